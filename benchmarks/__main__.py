@@ -132,7 +132,7 @@ def main(
             shown.begin(name)
             torch.set_num_threads(number)
             pn.set_num_threads(number)
-            torch.compiler.reset()  # or compiled kernels would be generalised to any shape
+            torch.compiler.reset()  # or compiled kernels would be generalized to any shape
             result = report.as_json(harness.measure(build(), rounds, shown.advance, pause=pause))
             result["recorded"] = records.origin(machine, rounds)
             figures["cases"].append(result)

@@ -89,7 +89,7 @@ class BFloat16(Usual):
     angle = torch.bfloat16
 
 
-# The name at a line, how its angles are made, and its style: told apart without colour, too, by
+# The name at a line, how its angles are made, and its style: told apart without color, too, by
 # lightness, dashes and marker. What has no name has no line: it would lie on another.
 WAYS: dict[str, tuple[str | None, type[Exact], dict[str, Any]]] = {
     "exact": ("exact", Exact, {"color": "#10375c", "marker": "o", "ls": "-", "lw": 4, "ms": 9}),
@@ -201,7 +201,7 @@ def draw(figures: Figures, out: Path) -> None:
     """Loss against position, a line for each way, named at its right end."""
     from matplotlib.figure import Figure
 
-    ink, grey = "#1a1a1a", "#6b6b6b"
+    ink, gray = "#1a1a1a", "#6b6b6b"
     figure = Figure(figsize=(9.0, 5.0), dpi=110, facecolor="white")
     axes = figure.add_axes((0.08, 0.12, 0.725, 0.66))
     for way, losses in figures.losses.items():
@@ -214,10 +214,10 @@ def draw(figures: Figures, out: Path) -> None:
             va="center", color=style["color"], weight="bold", linespacing=1.3, zorder=4,
             annotation_clip=False,
         )  # fmt: skip
-    axes.axhline(figures.letters, color=grey, linewidth=1.0, linestyle=":")
+    axes.axhline(figures.letters, color=gray, linewidth=1.0, linestyle=":")
     axes.annotate(
         "a guess that knows how often each character occurs", (2**14, figures.letters),
-        xytext=(0, -5), textcoords="offset points", va="top", color=grey, fontsize=9,
+        xytext=(0, -5), textcoords="offset points", va="top", color=gray, fontsize=9,
     )  # fmt: skip
     # Position 0 has a place, and all others are on a logarithmic axis.
     axes.set_xscale("symlog", base=2, linthresh=256, linscale=1.0)
@@ -235,7 +235,7 @@ def draw(figures: Figures, out: Path) -> None:
         0.02, 0.865,
         f"A transformer with rotary positions, trained on {figures.settings['length']} characters "
         "from position 0, reads text it has not seen",
-        fontsize=10.5, color=grey,
+        fontsize=10.5, color=gray,
     )  # fmt: skip
     figure.savefig(out)
 

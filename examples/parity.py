@@ -313,7 +313,7 @@ def draw(figures: Figures, out: Path) -> None:
     """Accuracy against length, a panel for each task and a line for each way."""
     from matplotlib.figure import Figure
 
-    ink, grey = "#1a1a1a", "#6b6b6b"
+    ink, gray = "#1a1a1a", "#6b6b6b"
     figure = Figure(figsize=(10.0, 5.0), dpi=110, facecolor="white")
     for place, (task, modulus) in enumerate(TASKS.items()):
         axes = figure.add_axes((0.065 + 0.485 * place, 0.245, 0.435, 0.505))
@@ -321,7 +321,7 @@ def draw(figures: Figures, out: Path) -> None:
             axes.plot(
                 figures.lengths[: len(shares)], shares, label=way, ms=6, zorder=3, **WAYS[way][3]
             )
-        axes.axhline(1 / modulus, color=grey, linewidth=1.0, linestyle=":", label="guess")
+        axes.axhline(1 / modulus, color=gray, linewidth=1.0, linestyle=":", label="guess")
         axes.set_xscale("log", base=2)
         ticks = [length for length in figures.lengths if length.bit_length() % 2] or figures.lengths
         axes.set_xticks(ticks, [short(tick) for tick in ticks])
@@ -348,7 +348,7 @@ def draw(figures: Figures, out: Path) -> None:
         0.02, 0.865,
         "One layer of linear attention, trained on strings of at most "
         f"{figures.settings['length']} tokens, reads longer ones",
-        fontsize=10.5, color=grey,
+        fontsize=10.5, color=gray,
     )  # fmt: skip
     figure.savefig(out)
 

@@ -3,7 +3,7 @@
     torchrun --nproc-per-node 4 examples/ring_attention.py
 
 Ring attention: each process keeps its queries and sees all keys and values, which go round from
-neighbour to neighbour; a running softmax joins the steps. The bias of a step is that of the
+neighbor to neighbor; a running softmax joins the steps. The bias of a step is that of the
 distances between its own tokens and those of whose keys are there: `rectangles` says where they
 are among the diagonals of the whole row. Ulysses: an exchange turns parts of rows with all heads
 into whole rows with some of the heads, and back; the bias is that of those heads, `heads=`.

@@ -67,7 +67,7 @@ class VisionTransformer(nn.Module):
         """stretch: whether a larger grid is laid over the trained one, or goes beyond it."""
         patches = images.unfold(1, PATCH, PATCH).unfold(2, PATCH, PATCH)  # [b, rows, columns, 4, 4]
         sizes = patches.shape[1:3]
-        if stretch:  # the centres of patches, counted in patches of the trained grid
+        if stretch:  # the centers of patches, counted in patches of the trained grid
             positions = pn.image_coordinates(
                 sizes, grid="index", offset=0.5, reference=(TRAINED, TRAINED), device=images.device
             )

@@ -1,4 +1,4 @@
-"""Position encodings, exact at any length, at the speed of memory, for NumPy and torch.
+"""Position encodings, exact at any length, at memory speed, for NumPy and torch.
 
     import posenc_native as pn
 
@@ -6,12 +6,12 @@
     rope = pn.Rotary(head_dim=128, base=500000.0)
     q, k = rope(q, k, positions)                        # arrays or tensors
 
-Arrays of other libraries (pandas, xarray, JAX, memory-mapped files, whatever has ``__array__`` or
+Arrays of other libraries (pandas, xarray, JAX, memory-mapped files, anything with ``__array__`` or
 ``__dlpack__``) are read without a copy if they are on the CPU; the result is then a NumPy array.
 Only NumPy arrays and tensors can be written to, as `out` or with ``inplace=True``. Masked arrays
-are TypeErrors. So are lists for an argument from which the result takes its dtype.
+raise TypeError. So do lists for an argument that sets the dtype of the result.
 
-`posenc_native.nn` has modules for models, `posenc_native.hf.patch` serves transformers models, and
+`posenc_native.nn` has modules for models, `posenc_native.hf.patch` patches transformers models, and
 `posenc_native.plot` draws pictures.
 """
 
@@ -183,7 +183,7 @@ __all__ = [
     "xpos_tables",
 ]
 
-# Where public names are. A module is imported when somebody asks for a name of it: all of them take
+# The module of each public name, imported when the name is first used: importing all of them takes
 # 40 ms. Type checkers read the imports above; a test compares the two.
 _PLACES = {
     "absolute.encodings": (
@@ -236,27 +236,27 @@ _PLACES = {
 }
 _MODULES = {name: module for module, names in _PLACES.items() for name in names.split()}
 
-late.torch_is_there()  # and again when a function is first asked for
+late.torch_is_there()  # checked again when a function is first used
 
-# These import torch or matplotlib, so they are imported when somebody asks for them.
+# These import torch or matplotlib, so they are imported only when used.
 _OPTIONAL = ("flex", "hf", "nn", "plot")
 
 
-# Type checkers must not see it: it would tell them that every name exists.
+# Hidden from type checkers: it would tell them that every name exists.
 if not TYPE_CHECKING:
 
     def __getattr__(name):
         if name in _MODULES:
             late.torch_is_there()
             found = getattr(importlib.import_module(f".{_MODULES[name]}", __name__), name)
-            globals()[name] = found  # the next time Python finds it without asking here
+            globals()[name] = found  # the next lookup does not come here
             return found
         if name in _OPTIONAL:
             return importlib.import_module(f".{name}", __name__)
         text = f"module {__name__!r} has no attribute {name!r}"
         rooms = [room for room in _OPTIONAL if f'"{name}"' in _exported(room)]
         if rooms and not name.startswith("_"):
-            text += f"; posenc_native.{rooms[0]} has it: posenc_native.{rooms[0]}.{name}"
+            text += f"; use posenc_native.{rooms[0]}.{name}"
         else:
             from .base.suggestions.vocabulary import name_hint
 
@@ -265,13 +265,13 @@ if not TYPE_CHECKING:
         raise AttributeError(text, name=name, obj=sys.modules[__name__])
 
     def _exported(room):
-        """The __all__ of a room as text: to import it for a slip would import torch."""
+        """The __all__ of a submodule as text: importing it for a typo would import torch."""
         import pkgutil
 
         for file in (f"{room}/__init__.py", f"{room}.py"):
             try:
                 source = pkgutil.get_data(__name__, file).decode()
-            except OSError:  # there is no such file, or no sources are there
+            except OSError:  # no such file, or the package has no sources
                 continue
             return source.partition("__all__ = [")[2].partition("]")[0]
         return ""

@@ -1,4 +1,4 @@
-"""What was built, what is installed beside it and what is in use."""
+"""The installed build, its optional packages, and the features in use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .engines import backend
 from .engines.backend import get_num_threads, native, torch_library
 from .engines.late import torch_operations
 
-# Packages that parts of this one use where they are there, beside torch.
+# Packages that parts of this one use if they are installed, besides torch.
 _OPTIONAL = ("transformers", "matplotlib", "ml_dtypes", "rich", "rich-argparse", "safetensors",
              "gguf", "pyyaml", "shtab")  # fmt: skip
 
@@ -17,10 +17,9 @@ Value = str | int | list[str]
 
 
 def configuration(*, ask_torch: bool = True) -> dict[str, Value]:
-    """What `show_config` shows, by name: numbers as numbers, lists as lists.
+    """The entries of `show_config` by name: numbers as numbers, lists as lists.
 
-    Without `ask_torch` torch is not imported, which takes seconds: what only it can tell is said to
-    be unasked.
+    Without `ask_torch`, torch is not imported, which takes seconds. Entries that need it say so.
     """
     import platform
 
@@ -49,7 +48,7 @@ def configuration(*, ask_torch: bool = True) -> dict[str, Value]:
 
 
 def _huge_pages() -> str:
-    """How large results get their memory (csrc/bindings/torch/huge_pages.h), as Linux says."""
+    """How large results get their memory (csrc/bindings/torch/huge_pages.h), set by Linux."""
     from pathlib import Path
 
     try:
@@ -58,9 +57,9 @@ def _huge_pages() -> str:
         return "left to the system"
     mode = modes.partition("[")[2].partition("]")[0]
     return {
-        "madvise": "asked for, for results of 4 MiB and more",
-        "always": "given by the system",
-        "never": "switched off in the system (transparent_hugepage)",
+        "madvise": "requested for results of 4 MiB and more",
+        "always": "provided by the system",
+        "never": "disabled in the system (transparent_hugepage)",
     }.get(mode, "left to the system")
 
 
@@ -69,13 +68,13 @@ def _operators_in_use() -> dict[str, str]:
         return {"CUDA kernels": "not built"}
     try:
         torch_operations()
-    except (ImportError, OSError) as error:  # no torch here, or one that is too old
+    except (ImportError, OSError) as error:  # torch is missing or too old
         return {"CUDA kernels": f"not in use: {error}"}
 
     from .engines.tensors import cuda, small
 
-    slowly = "through torch's dispatcher: this torch is not known"
-    said = "read at once" if small.DOOR_IS_OPEN else slowly
+    slowly = "through torch's dispatcher: this version of torch is unknown"
+    said = "read directly" if small.DOOR_IS_OPEN else slowly
     return {"small calls (torch)": said, **cuda.configuration()}
 
 
@@ -83,12 +82,12 @@ def _operators_unasked() -> dict[str, str]:
     if torch_library() is None:
         return {"CUDA kernels": "not built"}
     return dict.fromkeys(
-        ("small calls (torch)", "CUDA kernels"), "not asked: torch, which knows, was not imported"
+        ("small calls (torch)", "CUDA kernels"), "unknown (torch not imported; use --check)"
     )
 
 
 def show_config() -> None:
-    """Print the version, what was built and what is in use.
+    """Print the version, the features of this build and those in use.
 
     Example:
         >>> import posenc_native as pn
@@ -102,17 +101,17 @@ def show_config() -> None:
 
 
 def configuration_texts() -> dict[str, str]:
-    """The configuration with every value in a line of text."""
+    """The configuration with every value as one line of text."""
     return {name: text_of(value) for name, value in configuration().items()}
 
 
 def text_of(value: Value) -> str:
-    """A value in a line of text."""
+    """A value as one line of text."""
     return (", ".join(value) or "none") if isinstance(value, list) else str(value)
 
 
 def _version(distribution: str) -> str:
-    from importlib import metadata  # brings half of the standard library along
+    from importlib import metadata  # imports half of the standard library
 
     try:
         return metadata.version(distribution)

@@ -1,18 +1,18 @@
-"""score_mod functions for torch's flex_attention, from the data that biases are made of.
+"""score_mod functions for torch's flex_attention, built from the same data as relative biases.
 
-``score_mod(score, batch, head, q_idx, kv_idx)`` is what flex_attention compiles into its kernel:
-attention with a relative encoding, and no ``[q_len, k_len]`` matrix anywhere.
+flex_attention compiles ``score_mod(score, batch, head, q_idx, kv_idx)`` into its kernel. That gives
+attention with a relative encoding and without any ``[q_len, k_len]`` matrix.
 
     t5 = pnn.T5RelativeBias(num_heads=8)
     bias = flex.toeplitz_score_mod(t5.diagonals(q_len, k_len), q_len, k_len)
     out = flex_attention(q, k, v, score_mod=bias, scale=1.0)
 
-flex_attention scales the inner products before score_mod, as models with these biases do (T5 has no
-scale: ``scale=1.0``).
+flex_attention scales the inner products before it calls score_mod. Models with these biases scale
+in the same order (T5 has no scale: ``scale=1.0``).
 
-A score_mod is called with the places of a query and a key in q and k. Where these are parts of a
-row (context parallelism) or in another order, their positions have to be said: torch, which
-rewrites mask_mod for that, leaves score_mod as it is.
+A score_mod gets the indices of a query and a key within q and k. If these are parts of a row
+(context parallelism) or are reordered, pass their positions: torch rewrites mask_mod for that, but
+leaves score_mod unchanged.
 """
 
 from __future__ import annotations
@@ -61,23 +61,23 @@ def toeplitz_score_mod(
     q_positions: Tensor | None = None,
     k_positions: Tensor | None = None,
 ) -> ScoreMod:
-    """Adds what `posenc_native.add_toeplitz_bias` adds.
+    """A score_mod that adds the same bias as `posenc_native.add_toeplitz_bias`.
 
     Args:
         diagonals: ``[H, entries]`` or ``[B, H, entries]``; for tokens in a grid, one axis of
-            entries for each of the grid. Gradients reach it where flex_attention supports that.
+            entries for each axis of the grid. Gradients reach it if flex_attention supports that.
         q_len, k_len, q_offset, origin: as in `posenc_native.toeplitz_bias`: ints, or tuples of ints
-            for a grid; q_offset an int or integers ``[B]``.
-        q_positions, k_positions: integers ``[queries]`` and ``[keys]``, which of the q_len queries
-            and k_len keys are those of flex_attention's q and k; None where they are all of them.
+            for a grid; q_offset is an int or integers ``[B]``.
+        q_positions, k_positions: integers ``[queries]`` and ``[keys]``: which of the q_len queries
+            and k_len keys flex_attention's q and k hold; None if they hold all of them.
             See `posenc_native.ContextParallel`, ``positions`` and ``gathered_positions``.
 
     Returns:
         A score_mod.
 
     Raises:
-        ValueError: as in `posenc_native.toeplitz_bias`; diagonals of other axes.
-        TypeError: impossible kinds and dtypes.
+        ValueError: as in `posenc_native.toeplitz_bias`; diagonals with other axes.
+        TypeError: unsupported types and dtypes.
 
     Example:
         >>> import torch
@@ -101,7 +101,7 @@ def toeplitz_score_mod(
     for axis in range(rank):
         _check_windows(function, "diagonals", counts[axis], rows[axis], columns[axis], first[axis],
                        offsets)  # fmt: skip
-    # One flat axis of entries: a look-up by as few indices as possible.
+    # One flat axis of entries: a lookup with as few indices as possible.
     flat = diagonals.flatten(heads)
     queries = _positions(function, "q_positions", q_positions, math.prod(rows), diagonals.device)
     keys = _positions(function, "k_positions", k_positions, math.prod(columns), diagonals.device)
@@ -120,7 +120,7 @@ def toeplitz_score_mod(
                 i, j = i % rows[axis], j % columns[axis]
             entry = entry * counts[axis] + (first[axis] + j - i)
         if offsets is not None:
-            # Offsets whose values could not be checked must not lead out of the entries.
+            # Offsets whose values could not be checked must not index outside the entries.
             entry = (entry - (offsets[b] if offsets.ndim else offsets)).clamp(0, counts[0] - 1)
         return score + (flat[h, entry] if heads == 1 else flat[b, h, entry])
 
@@ -138,24 +138,28 @@ def gather_score_mod(
     q_positions: Tensor | None = None,
     k_positions: Tensor | None = None,
 ) -> ScoreMod:
-    """Adds what `posenc_native.relative_gather` looks up: ``score + scale * x[b, h, q, column]``.
+    """A score_mod that adds what `posenc_native.relative_gather` looks up.
+
+    It returns ``score + scale * x[b, h, q, column]``.
 
     Args:
         x: ``[B, H, q_len, width]``, inner products of queries with a table.
-        index, k_len, q_offset, origin: as in `posenc_native.relative_gather`: index integers
-            ``[q_len + k_len - 1]`` or None, q_offset an int or integers ``[B]``. Columns that are
-            not there (an index outside 0 .. width - 1, or none for the distance) add nothing.
+        index, k_len, q_offset, origin: as in `posenc_native.relative_gather`: index is integers
+            ``[q_len + k_len - 1]`` or None, q_offset an int or integers ``[B]``. A column that
+            does not exist (an index outside 0 .. width - 1, or none for the distance) adds
+            nothing.
         scale: factor of x.
-        q_positions, k_positions: integers ``[q_len]`` and ``[keys]``, where the queries of x and
-            the keys are, in a row of which k_len and origin are told. With q_positions the entry
-            of distance 0 has to be said: q_len - 1 of the whole row where index is one for it.
+        q_positions, k_positions: integers ``[q_len]`` and ``[keys]``: the positions of x's queries
+            and of the keys in the whole row, which k_len and origin describe. With q_positions,
+            origin is required: the entry of distance 0, which is q_len - 1 of the whole row if
+            index covers that row.
 
     Returns:
         A score_mod.
 
     Raises:
-        ValueError: too few entries of the index; shapes that do not match.
-        TypeError: impossible kinds and dtypes.
+        ValueError: an index with too few entries; shapes that do not match.
+        TypeError: unsupported types and dtypes.
 
     Example:
         >>> import torch
@@ -173,7 +177,7 @@ def gather_score_mod(
     keys = length(function, "k_len", k_len)
     scale = factor(function, "scale", scale, x.dtype)
     if q_positions is not None and origin is None:
-        wrong_value(function, "origin", "the entry of distance 0, beside q_positions", None)
+        wrong_value(function, "origin", "the entry of distance 0 with q_positions", None)
     columns, start, offsets = index_and_entry(function, index, queries, keys, q_offset, origin)
     first = queries - 1 if start is None else start
     offsets = _batch_offsets(function, offsets, x.device)
@@ -181,7 +185,9 @@ def gather_score_mod(
     q_at = _positions(function, "q_positions", q_positions, rows, x.device)
     k_at = _positions(function, "k_positions", k_positions, keys, x.device)
     if q_at is not None and tuple(q_at.shape) != (queries,):
-        wrong_value(function, "q_positions", f"shape [{queries}], as x has rows", list(q_at.shape))
+        wrong_value(
+            function, "q_positions", f"shape [{queries}], one per row of x", list(q_at.shape)
+        )
     if columns is not None:
         columns = _integers(function, "index", columns, x.device)
         if columns.ndim != 1:
@@ -208,7 +214,7 @@ def _check_float_tensor(function: str, argument: str, value: object) -> None:
 
 
 def _integers(function: str, argument: str, value: Any, device: torch.device) -> Tensor:
-    """int64: torch does not index by every integer dtype."""
+    """As int64, because torch does not index by every integer dtype."""
     check_dtype(function, argument, value.dtype, INTEGER_DTYPES)
     if not isinstance(value, Tensor):
         value = torch.as_tensor(np.array(value))
@@ -219,7 +225,7 @@ def _integers(function: str, argument: str, value: Any, device: torch.device) ->
 def _positions(
     function: str, argument: str, value: Any, size: int, device: torch.device
 ) -> Tensor | None:
-    """Positions 0 .. size - 1, as far as values can be looked at."""
+    """Positions 0 .. size - 1, checked if their values can be read."""
     if value is None:
         return None
     given = _integers(function, argument, value, device)
@@ -230,7 +236,7 @@ def _positions(
         if low < 0 or high >= size:
             wrong_value(function, argument, f"positions 0 .. {size - 1}", f"{low} .. {high}")
         return given
-    # Values that could not be checked must not lead out of the entries.
+    # Values that could not be checked must not index outside the entries.
     return given.clamp(0, max(size - 1, 0))
 
 
@@ -252,7 +258,7 @@ def _check_windows(
     first: int,
     offsets: Tensor | None,
 ) -> None:
-    """ValueError if distances lead out of the entries, as far as values can be looked at."""
+    """ValueError if distances fall outside the entries, checked if the values can be read."""
     if not queries or not keys:
         return
     low = high = first

@@ -1,6 +1,6 @@
 """Timing: contestants of one case take turns, in one process, round after round.
 
-A machine's speed drifts, with its clock and with its neighbours. Contestants that take turns drift
+A machine's speed drifts, with its clock and with its neighbors. Contestants that take turns drift
 together, so their ratios hold where times measured one after the other would not.
 """
 
@@ -350,7 +350,7 @@ def measure(
         began, before = time.perf_counter(), _busy()
         for round_number in range(rounds):
             # In another order each time, so that not always the same contestant gains or loses by
-            # what its neighbour leaves in the caches.
+            # what its neighbor leaves in the caches.
             shuffle(order)
             for number in order:
                 if round_number % stride[number] == 0:

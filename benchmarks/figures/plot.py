@@ -321,7 +321,7 @@ def digest(path: Path) -> str | None:
 
 
 def draw_growth(figures: dict[str, Any], path: Path) -> Path:
-    """A panel for each curve: time per element, that of the memory limit dotted in the colour."""
+    """A panel for each curve: time per element, that of the memory limit dotted in the color."""
     curves = figures["curves"]
     columns = min(2, len(curves))
     rows = -(-len(curves) // columns)
@@ -337,12 +337,12 @@ def draw_growth(figures: dict[str, Any], path: Path) -> Path:
         place_of = {x: x if curve["logarithmic"] else place for place, x in enumerate(every)}
         for place, (name, points) in enumerate(curve["lines"].items()):
             x = [place_of[point["x"]] for point in points]
-            colour = LINES[place % len(LINES)]
+            color = LINES[place % len(LINES)]
             style = {"marker": MARKERS[place % len(MARKERS)], "markersize": 3.0}
             times = [1e3 * point["nanoseconds"] for point in points]
             limit = [1e3 * point["limit_nanoseconds"] for point in points]
-            axes.plot(x, times, label=name, color=colour, linewidth=1.1, **style)
-            axes.plot(x, limit, color=colour, linewidth=0.9, linestyle=":")
+            axes.plot(x, times, label=name, color=color, linewidth=1.1, **style)
+            axes.plot(x, limit, color=color, linewidth=0.9, linestyle=":")
         if curve["logarithmic"]:
             axes.set_xscale("log", base=2)
             axes.xaxis.set_major_formatter(lambda value, _: _short(value))

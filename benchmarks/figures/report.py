@@ -337,8 +337,8 @@ def instructions_text(description: dict[str, Any]) -> str:
         return f"{judging.instructions_of(description)}, the best instructions of this processor"
     best = judging.instructions(description["posenc_native"]["SIMD targets"].partition(",")[0])
     return (
-        f"{lesser} instructions on a processor with {best} (POSENC_ISA): shows the instructions, "
-        f"not the memory system; limits and peers have the processor's own"
+        f"{lesser} instructions on a processor with {best} (set by POSENC_ISA): this shows the "
+        f"instructions, not the memory system; limits and peers use all that the processor has"
     )
 
 

@@ -74,7 +74,7 @@ def speed(columns: records.Columns) -> str:
         ]
         first = next(((case, row) for case, row in found if case and row), None)
         rows.append([line["words"], line["mode"], *cells, _peer(*first, last) if first else ""])
-    headings = ("", "mode", *columns, "best peer in this mode, or in the one it has")
+    headings = ("", "mode", *columns, "best peer in this mode, or in the mode it has")
     return "\n".join(markdown(headings, rows, len(headings))) + "\n"
 
 

@@ -77,7 +77,7 @@ def _measured(clock: timing.Clock, name: str, options: rows.Options) -> dict[str
         return {"case": name, "not_run": device.in_a_line(error)}
     finally:
         gc.collect()  # graphs of autograd and closures may be cycles
-        torch.compiler.reset()  # or compiled kernels would be generalised to any shape
+        torch.compiler.reset()  # or compiled kernels would be generalized to any shape
         if not device.lost(clock.on):
             clock.on.release_memory()
 

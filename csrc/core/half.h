@@ -57,7 +57,7 @@ POSENC_HD inline float to_float(Float16 x) {
   asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(x.bits));
   return value;
 #else
-  // Move exponent and mantissa into place and rescale, which also normalises subnormals.
+  // Move exponent and mantissa into place and rescale, which also normalizes subnormals.
   const uint32_t magnitude = static_cast<uint32_t>(x.bits & 0x7fff) << 13;
   const uint32_t sign = static_cast<uint32_t>(x.bits & 0x8000) << 16;
   if (magnitude >= 0x0f800000) return float_from_bits(sign | 0x7f800000 | magnitude);

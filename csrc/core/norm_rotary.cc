@@ -64,11 +64,12 @@ void check_norm(const NormRotaryCall& call, NormRotaryArgs& args) {
   }
   check_factor(call.function, "weight_offset", call.weight_offset, args.rotary.dtype);
   if (!call.norm && (call.weights[0] != nullptr || call.weights[1] != nullptr)) {
-    fail_value(call.function, "norm", "True where a weight is given", "False");
+    fail_value(call.function, "norm", "True if a weight is given", "False");
   }
   if (args.rotary.as_written && call.inv_freq != nullptr && call.inv_freq->rank != 1) {
     fail_value(call.function, "compute",
-               "'float32' with frequencies by head, of which no code has tables", "'as_written'");
+               "'float32' with frequencies per head (no library has tables for these)",
+               "'as_written'");
   }
   args.norm = call.norm;
   args.over_token = call.norm_over == "token";
@@ -107,7 +108,8 @@ void check_values(const NormRotaryCall& call, NormRotaryArgs& args) {
     fail_type(call.function, "v", std::string("the dtype of k, ") + k.dtype_name, v.dtype_name);
   }
   if (v.rank != k.rank || !std::equal(k.shape, k.shape + k.rank - 1, v.shape)) {
-    fail_value(call.function, "v", "the shape of k but for d, " + shape_string(k), shape_string(v));
+    fail_value(call.function, "v", "the shape of k except for d, " + shape_string(k),
+               shape_string(v));
   }
   const Axes axes(call.layout);
   args.v_dim = v.shape[axes.dim];
@@ -124,7 +126,7 @@ void check_caches(const NormRotaryCall& call, NormRotaryArgs& args) {
   const int rank = row < 0 ? 3 : 4;
   if (static_cast<int>(layout.size()) != rank || slot < 0 || head < 0 || dim != rank - 1) {
     fail_value(call.function, "cache_layout",
-               "letters s, h, d and perhaps b (batch) or p (pages), each once, ending in d",
+               "letters s, h, d and optionally b (batch) or p (pages), each once, ending in d",
                "'" + std::string(layout) + "'");
   }
   args.cache_batch = axis_of(layout, 'b') >= 0;
@@ -286,7 +288,8 @@ NormRotaryArgs check_norm_rotary(const NormRotaryCall& call) {
   NormRotaryArgs args;
   args.function = call.function;
   if (axis_of(call.layout, 'g') >= 0) {
-    fail_value(call.function, "layout", "letters of b, s, h, d (or t, h, d), heads along one axis",
+    fail_value(call.function, "layout",
+               "letters of b, s, h, d (or t, h, d), with the heads along one axis",
                "'" + std::string(call.layout) + "'");
   }
   args.rotary = check_rotary(rotation_of(call));

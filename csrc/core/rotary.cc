@@ -19,8 +19,8 @@ Layout parse_layout(const RotaryCall& call) {
   Layout layout;
   const auto fail = [&] {
     fail_value(call.function, "layout",
-               "letters of b, s, h, d (or t, h, d), each at most once, with s or t, ending in d; "
-               "with h also g",
+               "distinct letters of b, s, h, d (or t, h, d), with s or t, ending in d; g is "
+               "allowed with h",
                "'" + std::string(call.layout) + "'");
   };
   for (size_t i = 0; i < call.layout.size(); ++i) {
@@ -109,7 +109,7 @@ void check_token_axes(const RotaryCall& call, const char* name, const Array& arr
                 before_size + std::to_string(args.batch) + ", " + tokens + after_size + "]";
   }
   if (!leading && name == std::string("positions") && array.rank > 1) {
-    expected += " (one axis more, [A, ...], needs axis_map or inv_freq [A, H, P])";
+    expected += " (an extra axis, [A, ...], needs axis_map or inv_freq [A, H, P])";
   }
   fail_value(call.function, name, expected, shape_string(array));
 }
@@ -180,7 +180,7 @@ void check_table_axes(const RotaryCall& call, const char* name, const Array& tab
     if (heads == 1 || heads == args.tensors[i].heads) continue;
     fail_value(call.function, name,
                "tables for " + std::to_string(args.tensors[i].heads) + " heads of " +
-                   call.names[i] + ", or the same for all",
+                   call.names[i] + ", or one for all heads",
                shape_string(table));
   }
   strides.batch = rows == 1 ? 0 : table.stride[leading];
@@ -212,7 +212,7 @@ void check_tables(const RotaryCall& call, const Layout& layout, RotaryArgs& args
   if (call.axis_map != nullptr) {
     const int64_t axes = call.cosine->shape[0];
     if (call.sine->shape[0] != axes) {
-      fail_value(call.function, "sin", "shape " + shape_string(*call.cosine) + " as cos",
+      fail_value(call.function, "sin", "the shape of cos, " + shape_string(*call.cosine),
                  shape_string(*call.sine));
     }
     args.axis_map = check_axis_map(call.function, *call.axis_map, args.pairs, axes);
@@ -247,9 +247,9 @@ void check_tensors(const RotaryCall& call, const Layout& layout, RotaryArgs& arg
     } else if ((!call.own_tokens() && (size_of(x, layout.batch) != args.batch ||
                                        size_of(x, layout.token) != args.tokens)) ||
                (call.k_start < 0 && size_of(x, layout.dim) != args.head_dim)) {
-      const char* const free = call.own_tokens()   ? " but for heads, batch and length, "
-                               : call.k_start >= 0 ? " but for heads and head_dim, "
-                                                   : " but for heads, ";
+      const char* const free = call.own_tokens()   ? " except for heads, batch and length, "
+                               : call.k_start >= 0 ? " except for heads and head_dim, "
+                                                   : " except for heads, ";
       fail_value(call.function, call.names[i],
                  std::string("the shape of ") + call.names[0] + free + shape_string(first),
                  shape_string(x));
@@ -272,7 +272,7 @@ void check_pairs(const RotaryCall& call, RotaryArgs& args) {
     if (args.tensors[i].heads != args.inv_freq.heads) {
       fail_value(call.function, "inv_freq",
                  "frequencies for " + std::to_string(args.tensors[i].heads) + " heads of " +
-                     call.names[i] + ", or the same for all",
+                     call.names[i] + ", or one row for all heads",
                  "shape " + shape_string(*call.inv_freq));
     }
   }
@@ -327,8 +327,8 @@ void check_places(const RotaryCall& call, const Layout& layout, RotaryArgs& args
                "None");
   }
   if (call.axis_map != nullptr && args.inv_freq.axes > 0) {
-    fail_value(call.function, "axis_map", "None with inv_freq [A, H, P], which says it itself",
-               "an array");
+    fail_value(call.function, "axis_map",
+               "None with inv_freq [A, H, P], which already maps the axes", "an array");
   }
   args.positions.first = call.first_position;
   if (call.positions == nullptr) return;

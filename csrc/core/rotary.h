@@ -276,7 +276,7 @@ struct SelectiveArgs {
   const void* steps = nullptr;
   Dtype steps_dtype = Dtype::kFloat32;
   HeadStrides steps_strides;  // dim: from pair to pair
-  int64_t heads = 1;          // of steps; so many neighbours of q, and of k, share those of one
+  int64_t heads = 1;          // of steps; so many neighbors of q, and of k, share those of one
   const int64_t* state = nullptr;
   HeadStrides state_strides;  // batch: from row to row
   // Packed rows begin at these tokens, [rows + 1]. Else every row of the batch is one.

@@ -85,7 +85,7 @@ void check_sinusoidal_spec(const char* function, const SinusoidalSpec& spec) {
   }
   const double step = pairs > 1 ? std::log(spec.base) / (pairs - spec.shift) : 0.0;
   if (!(std::fabs(step) < 700.0)) {
-    fail_value(function, "shift", "a ratio of neighbouring frequencies below e^700",
+    fail_value(function, "shift", "a ratio of neighboring frequencies below e^700",
                shown(spec.shift));
   }
 }
@@ -166,7 +166,7 @@ SinusoidalArgs check_add_sinusoidal(const char* function, const Array& x, const 
     } else {
       fail_value(function, "positions",
                  "shape [seq] = " + to_string(x.shape + last, 1) + " or x.shape[:-1] = " +
-                     to_string(x.shape, args.rank) + ", of which axes but seq may be 1",
+                     to_string(x.shape, args.rank) + " (any axis except seq may be 1)",
                  shape_string(*positions));
     }
     args.positions = {positions->data, positions->dtype, 0};

@@ -41,7 +41,7 @@ void check_grid(const ToeplitzCall& call) {
                "shape " + shape_string(diagonals));
   }
   if (call.q_offset != nullptr && call.grid_rank != 1) {
-    fail_value(function, "q_offset", "none where q_len and k_len are tuples",
+    fail_value(function, "q_offset", "None if q_len and k_len are tuples",
                "shape " + shape_string(*call.q_offset));
   }
   for (int axis = 0; axis < call.grid_rank; ++axis) {
@@ -66,11 +66,11 @@ void match_heads(const ToeplitzCall& call, const int64_t* leading, int rank, int
   }
   if (matches) return;
   fail_value(call.function, "diagonals",
-             "leading axes, heads last, that are those of the scores, " + to_string(leading, rank),
+             "the leading axes of the scores, heads last: " + to_string(leading, rank),
              to_string(diagonals.shape, own));
 }
 
-// Axes of size 1 are dropped, neighbouring ones that step alike in every array joined.
+// Axes of size 1 are dropped, neighboring ones that step alike in every array joined.
 class PlaneAxes {
  public:
   struct Axis {

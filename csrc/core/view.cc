@@ -165,7 +165,7 @@ void check_positions(std::string_view function, const Array& positions) {
     fail_type(function, "positions",
               std::string("an integer dtype, float32 or float64") +
                   (half   ? " (16-bit floats cannot tell positions apart)"
-                   : mask ? " (padded_positions makes positions of a mask)"
+                   : mask ? " (padded_positions makes positions from a mask)"
                           : ""),
               positions.dtype_name);
   }
@@ -223,7 +223,7 @@ void check_output(std::string_view function, std::string_view name, const Array&
     fail_value(function, name, "shape " + to_string(shape, rank), shape_string(out));
   }
   if (!distinct_elements(out)) {
-    fail_value(function, name, "memory of its own for every element",
+    fail_value(function, name, "separate memory for every element",
                "strides " + to_string(out.stride, out.rank) + " (in elements) for shape " +
                    shape_string(out));
   }

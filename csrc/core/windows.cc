@@ -58,7 +58,7 @@ void check_windows(const char* function, const std::string& name, int64_t entrie
     if (!overflow && first >= queries - 1 && first <= entries - keys) return;
     const std::string at =
         " with query 0 and key 0 at entry " + std::to_string(origin) +
-        (q_offset != nullptr ? " less q_offset = " + std::to_string(offset) : std::string());
+        (q_offset != nullptr ? " minus q_offset = " + std::to_string(offset) : std::string());
     fail_value(function, name,
                "entries for all distances of " + std::to_string(queries) + " queries and " +
                    std::to_string(keys) + " keys, at least " + std::to_string(queries + keys - 1),

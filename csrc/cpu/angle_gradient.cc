@@ -21,7 +21,7 @@ HWY_BEFORE_NAMESPACE();
 namespace posenc::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// A row of one head: neighbouring pairs of a block, or pairs of neighbours.
+// A row of one head: neighboring pairs of a block, or pairs of neighbors.
 template <typename T>
 struct PairRow {
   const T* first;

@@ -44,7 +44,7 @@ class SumKernel {
     const int64_t planes =
         several ? std::min(kMatrix / elements, kMaxSumEntries / args.entry_count()) : 1;
     while (begin < end) {
-      // Neighbouring pieces of a plane at once.
+      // Neighboring pieces of a plane at once.
       const int64_t plane = begin / parts, part = begin % parts;
       const int64_t count = std::min(parts - part, end - begin);
       const int64_t first = part * entries / parts, last = (part + count) * entries / parts;
@@ -217,7 +217,7 @@ class SumKernel {
     return from;
   }
 
-  // Entries that not all rows have, or that are not neighbours: through a buffer of zeros.
+  // Entries that not all rows have, or that are not neighbors: through a buffer of zeros.
   HWY_ATTR HWY_NOINLINE void sum_parts(const Group& group, int64_t from, int64_t to) {
     const D d;
     HWY_ALIGN Number rows[kRows][kPart];
@@ -366,7 +366,7 @@ class SumKernel {
       }
       return;
     }
-    // The keys of a row whose entries are asked for; neighbours at once.
+    // The keys of a row whose entries are asked for; neighbors at once.
     const int64_t run = grid.keys[2];
     for (int64_t row = 0; row < rows; ++row) {
       const int64_t query[3] = {row / grid.queries[2] / grid.queries[1],

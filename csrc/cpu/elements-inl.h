@@ -1,4 +1,4 @@
-// Runs of neighbouring numbers: read, combined with a second run, written into the cache or past
+// Runs of neighboring numbers: read, combined with a second run, written into the cache or past
 // it. Nothing outside of a run is read or written.
 
 #pragma once
@@ -129,7 +129,7 @@ template <typename T>
 using Bits = std::conditional_t<sizeof(T) == 2, uint16_t,
                                 std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>;
 
-// Part of a vector or two: a few neighbours, to a buffer that has room for whole vectors, and back.
+// Part of a vector or two: a few neighbors, to a buffer that has room for whole vectors, and back.
 // By whole vectors where memory has masks: what reads the buffer next, at once, needs not wait for
 // many small writes.
 template <typename T>
@@ -159,7 +159,7 @@ HWY_INLINE void write_neighbours(const T* buffer, int64_t count, T* to) {
 #endif
 }
 
-// Numbers `step` apart, neighbours at `to`; and back.
+// Numbers `step` apart, neighbors at `to`; and back.
 template <typename T>
 HWY_INLINE void collect(const T* from, int64_t step, int64_t count, T* to) {
   for (int64_t i = 0; i < count; ++i) to[i] = from[i * step];

@@ -25,7 +25,7 @@ HWY_BEFORE_NAMESPACE();
 namespace posenc::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Stretches of so many neighbouring columns are read where they lie.
+// Stretches of so many neighboring columns are read where they lie.
 constexpr int64_t kLongCopy = 64;
 
 // The rows of a plane that are read and written: x, what is added, the result.
@@ -59,15 +59,15 @@ class RowCopier {
   // `count` rows of one plane; the first begins at `entry`, each further one `move` entries later.
   HWY_ATTR HWY_INLINE void rows(const RelativeArgs& args, const Rows<T>& all, int64_t count,
                                 int64_t entry, int64_t move) {
-    // The longest stretch of neighbouring columns.
+    // The longest stretch of neighboring columns.
     IndexRun longest;
     for (int64_t i = 0; i < args.run_count; ++i) {
       const IndexRun& run = args.runs[i];
       if (run.step == 1 && run.column >= 0 && run.length > longest.length) longest = run;
     }
-    const bool neighbours = all.x_step == 1 && all.out_step == 1 &&
-                            (!all.adds() || all.in_step == 1) &&
-                            all.out_row * kSize % kLineBytes == 0;
+    const bool neighbors = all.x_step == 1 && all.out_step == 1 &&
+                           (!all.adds() || all.in_step == 1) &&
+                           all.out_row * kSize % kLineBytes == 0;
     const int64_t beyond = static_cast<int64_t>(reinterpret_cast<uintptr_t>(all.out) / kSize);
     for (int64_t row = 0; row < count;) {
       // The keys that all rows of a group find in it, from a cache line of the result on.
@@ -77,7 +77,7 @@ class RowCopier {
       const int64_t high =
           std::min(longest.first + longest.length - std::max(here, last), args.keys);
       const int64_t lines = (high - low) / kLine;
-      if (!neighbours || count - row < kGroup || lines < kGroupLines) {
+      if (!neighbors || count - row < kGroup || lines < kGroupLines) {
         // Look-ups take columns in no order that the processor could guess.
         if (all.x_step == 1 && row + kRowsAhead < count) {
           const T* const x = all.x + (row + kRowsAhead) * all.x_row;

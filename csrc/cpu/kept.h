@@ -143,7 +143,7 @@ class ConvertedFrequencies::Kept {
     });
   }
 
-  // To the end of the row: no branch for each, and many at once where they are neighbours.
+  // To the end of the row: no branch for each, and many at once where they are neighbors.
   template <typename Real, typename Stride>
   static bool same_row(const double* kept, const Real* row, Stride stride, int64_t pairs) {
     bool equal = true;
@@ -243,7 +243,7 @@ class IndexRuns {
     }
   }
 
-  // The entries [first, last) in stretches; neighbouring ones shorter than that are joined.
+  // The entries [first, last) in stretches; neighboring ones shorter than that are joined.
   template <typename Column>
   void find(int64_t first, int64_t last, int64_t shortest, const Column& column) {
     int64_t irregular = first;

@@ -31,8 +31,8 @@ void norm_rotary_gradient(const NormRotaryGradientArgs& args, int64_t begin, int
 
 namespace {
 
-// Whether kernels rearrange what they turn, if it is written elsewhere: from neighbours to any
-// blocks, or from halves to neighbours. In a copy, too, dims are neighbours.
+// Whether kernels rearrange what they turn, if it is written elsewhere: from neighbors to any
+// blocks, or from halves to neighbors. In a copy, too, dims are neighbors.
 bool turned_and_rearranged(const RotaryArgs& args, bool copied) {
   bool fits = args.in_half_block == 1 || (args.half_block == 1 && args.in_half_block == args.pairs);
   for (int i = 0; i < args.tensor_count; ++i) {

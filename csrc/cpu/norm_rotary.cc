@@ -159,7 +159,7 @@ class WholeRows {
     int64_t ahead;  // from a row to one that comes later
   };
 
-  // Along memory. Where the heads of a token are neighbours, q, k and v of a token may be too.
+  // Along memory. Where the heads of a token are neighbors, q, k and v of a token may be too.
   HWY_ATTR void run_block(const Block& block) {
     for (int64_t t = 0; args_.appends() && t < block.count; ++t) {
       places_[t] = CachePlace<T>(args_, args_.keys, block.batch, block.first + t).first;

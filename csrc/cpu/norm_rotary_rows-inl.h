@@ -71,7 +71,7 @@ class NormFactors {
   std::vector<Number> numbers_;
 };
 
-// Of neighbouring dims, whole chunks of them before, in and after the rotated slice.
+// Of neighboring dims, whole chunks of them before, in and after the rotated slice.
 template <typename T, bool kInterleaved, Rounding kRounding, bool kNorm>
 class WholeRow {
   using Row = std::conditional_t<kInterleaved, InterleavedRow<T>, HalfRow<T>>;
@@ -89,11 +89,11 @@ class WholeRow {
     const int64_t turned = kInterleaved ? 2 * rotary.pairs : rotary.half_block;
     const bool one_block = kInterleaved || rotary.half_block == rotary.pairs;
     const int64_t dims = rotary.head_dim | rotary.start | turned;
-    bool neighbours = args.v.in == nullptr || args.keys.dim_stride == 1;
+    bool neighbors = args.v.in == nullptr || args.keys.dim_stride == 1;
     for (const RotaryTensor& tensor : rotary.tensors) {
-      neighbours = neighbours && tensor.in_strides.dim == 1 && tensor.out_strides.dim == 1;
+      neighbors = neighbors && tensor.in_strides.dim == 1 && tensor.out_strides.dim == 1;
     }
-    return one_block && dims % kChunk == 0 && neighbours && !rotary.as_written &&
+    return one_block && dims % kChunk == 0 && neighbors && !rotary.as_written &&
            (args.norm_first || !args.norm) && rotary.angle_heads() == 1 &&
            rotary.pairs <= static_cast<int64_t>(kMaxPairs);
   }
@@ -106,10 +106,10 @@ class WholeRow {
 
   HWY_INLINE LastSums<Number> squares(const T* in) const { return sum_of_squares(in, dims_); }
 
-  // Numbers of the angles that a chunk of neighbours has.
+  // Numbers of the angles that a chunk of neighbors has.
   static constexpr int64_t kAnglesOfChunk = kChunk / 2 * static_cast<int64_t>(Row::kCopies);
 
-  // A chunk of pairs of neighbours.
+  // A chunk of pairs of neighbors.
   static HWY_INLINE void turn_chunk(V& x0, V& x1, const Number* cosine, const Number* sine) {
     const D d;
     const typename Row::template Angles<D> angles(d, cosine, sine);
@@ -262,7 +262,7 @@ class RowBuffer {
     for (; dim < dims_; ++dim) scale_vector<T, kRoundFirst, kRound>(one, one_root, factor, dim);
   }
 
-  // Turns pairs of Numbers: `count` of them, neighbours from a on, their second partners from b on.
+  // Turns pairs of Numbers: `count` of them, neighbors from a on, their second partners from b on.
   template <typename T, Rounding kRounding, bool kBack>
   HWY_ATTR void turn_partners(int64_t a, int64_t b, int64_t count, const Number* cosine,
                               const Number* sine) {
@@ -277,7 +277,7 @@ class RowBuffer {
     for (; i < count; ++i) turn_pair<T, kRounding, kBack>(a + i, b + i, cosine + i, sine + i);
   }
 
-  // The same of pairs of neighbours.
+  // The same of pairs of neighbors.
   template <typename T, Rounding kRounding, bool kBack>
   HWY_ATTR void turn_neighbours(int64_t first, int64_t count, const Number* cosine,
                                 const Number* sine) {

@@ -133,7 +133,7 @@ HWY_INLINE void store(hn::Vec<D> v, D d, BFloat16* to) {
   store16<kStore>(hn::BitCast(d16, hn::DemoteTo(di16, upper)), d, to);
 }
 
-// 2N neighbouring bfloat16 numbers in one register, and without a shuffle the even and the odd ones
+// 2N neighboring bfloat16 numbers in one register, and without a shuffle the even and the odd ones
 // of them.
 template <class D>
 HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> load_pairs(D /*d*/, const BFloat16* from) {
@@ -192,7 +192,7 @@ HWY_INLINE hn::Vec<D> from_float16(D d, hn::Vec<hn::Rebind<uint16_t, D>> half) {
   const auto bits = hn::PromoteTo(du, half);
   const auto magnitude = hn::ShiftLeft<13>(hn::And(bits, hn::Set(du, 0x7fff)));
   const auto sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(du, 0x8000)));
-  // Rescaling by 2^112 moves the exponent and normalises subnormals; infinity and NaN are set.
+  // Rescaling by 2^112 moves the exponent and normalizes subnormals; infinity and NaN are set.
   const auto value = hn::Mul(hn::BitCast(d, magnitude), hn::Set(d, 5.192296858534828e33f));
   const auto special = hn::Gt(hn::BitCast(hn::RebindToSigned<D>(), magnitude),
                               hn::Set(hn::RebindToSigned<D>(), 0x0f7fffff));
@@ -243,7 +243,7 @@ HWY_INLINE void store(hn::Vec<D> v, D d, Float16* to) {
 
 // --- Any of them
 
-// 2N neighbouring numbers. Halves of a register would have to be taken apart and joined: two reads
+// 2N neighboring numbers. Halves of a register would have to be taken apart and joined: two reads
 // and two writes are faster.
 template <typename T, class D>
 HWY_INLINE void load_twice(D d, const T* from, hn::Vec<D>& low, hn::Vec<D>& high) {
@@ -257,7 +257,7 @@ HWY_INLINE void store_twice(hn::Vec<D> low, hn::Vec<D> high, D d, T* to) {
   store<kStore>(high, d, to + hn::Lanes(d));
 }
 
-// 2N neighbouring numbers, the even and the odd ones apart, each in their order.
+// 2N neighboring numbers, the even and the odd ones apart, each in their order.
 template <typename T, class D>
 HWY_INLINE void load_split(D d, const T* from, hn::Vec<D>& even, hn::Vec<D>& odd) {
   if constexpr (std::is_same_v<T, BFloat16>) {

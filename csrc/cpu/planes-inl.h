@@ -43,7 +43,7 @@ struct Grid {
     dense[0] = entries[1] * entries[2];
   }
 
-  // Calls visit(entry, at, length) for runs of neighbouring entries of a row. They are those of the
+  // Calls visit(entry, at, length) for runs of neighboring entries of a row. They are those of the
   // keys [prefix, end) of the first two axes in C order, and of these [from, to) of the last one;
   // `entry` counts in the given strides, `at` from the first of them.
   template <typename Visit>

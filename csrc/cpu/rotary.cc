@@ -92,14 +92,14 @@ HWY_ATTR void run_kernel(const RotaryArgs& args, int64_t begin, int64_t end) {
 
 template <typename T, Rounding kRounding>
 HWY_ATTR void run_rounded(const RotaryArgs& args, int64_t begin, int64_t end) {
-  const bool neighbours = args.half_block == 1;
+  const bool neighbors = args.half_block == 1;
   if (args.rearranged()) {  // rarer: by instructions only where a look at each vector says so
     constexpr Rounding kThis = kRounding == Rounding::kAsWritten ? kRounding : Rounding::kOnce;
-    neighbours ? run_kernel<T, JoinRow<T>, kThis>(args, begin, end)
-               : run_kernel<T, SplitRow<T>, kThis>(args, begin, end);
+    neighbors ? run_kernel<T, JoinRow<T>, kThis>(args, begin, end)
+              : run_kernel<T, SplitRow<T>, kThis>(args, begin, end);
   } else {
-    neighbours ? run_kernel<T, InterleavedRow<T>, kRounding>(args, begin, end)
-               : run_kernel<T, HalfRow<T>, kRounding>(args, begin, end);
+    neighbors ? run_kernel<T, InterleavedRow<T>, kRounding>(args, begin, end)
+              : run_kernel<T, HalfRow<T>, kRounding>(args, begin, end);
   }
 }
 

@@ -42,7 +42,7 @@ struct Piece {
     return (block + i) * args.half_block + first;
   }
 
-  // All pairs, where they are neighbours or one block.
+  // All pairs, where they are neighbors or one block.
   static Piece whole(const RotaryArgs& args) { return {0, args.pairs == 0 ? 0 : 1, 0, args.pairs}; }
 };
 
@@ -53,13 +53,13 @@ class RotaryAngles {
   static constexpr size_t kLineNumbers = static_cast<size_t>(kLineBytes) / sizeof(Number);
 
  public:
-  // Calls visit(piece) for each piece that there is room for. Neighbouring pairs are one run of P
+  // Calls visit(piece) for each piece that there is room for. Neighboring pairs are one run of P
   // pairs; otherwise there are P / half_block blocks.
   template <typename Visit>
-  static HWY_ATTR void for_each_piece(const RotaryArgs& args, bool neighbours, const Visit& visit) {
+  static HWY_ATTR void for_each_piece(const RotaryArgs& args, bool neighbors, const Visit& visit) {
     const int64_t capacity = static_cast<int64_t>(kMaxPairs);
     const int64_t group = static_cast<int64_t>(group_size(D(), kOrder));
-    const int64_t length = neighbours ? args.pairs : args.half_block;
+    const int64_t length = neighbors ? args.pairs : args.half_block;
     const int64_t blocks = length == 0 ? 0 : args.pairs / length;
     if (length <= capacity) {
       const int64_t padded = (length + group - 1) / group * group;
@@ -360,7 +360,7 @@ class RotaryAngles {
     }
   }
 
-  // Neighbours, by vectors where there is a conversion of these.
+  // Neighbors, by vectors where there is a conversion of these.
   template <typename Value>
   static HWY_ATTR void read_neighbours(const Value* values, size_t count, Number* row) {
     const D d;

@@ -134,7 +134,7 @@ class GradientSums {
   }
 
   // Sums of the products: x_a y_b and x_b y_a of a pair beside each other where the pairs are
-  // neighbours, else their difference.
+  // neighbors, else their difference.
   void add_pair(Number xa, Number xb, Number ya, Number yb, int64_t i) {
     if (kInterleaved) {
       sums_[2 * i] += xa * yb;

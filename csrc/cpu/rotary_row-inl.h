@@ -54,13 +54,13 @@ struct TwoVectors {
 
 // One group of pairs in a row. Its members:
 //
-//   - kNeighboursIn, kNeighboursOut: whether partners are neighbours where they are read, written
+//   - kNeighboursIn, kNeighboursOut: whether partners are neighbors where they are read, written
 //   - kStreams: whether it can be written past the cache
 //   - kOrder: how the group's angles lie in the scratch
 //   - kVectors: registers that a group of one row takes
 //   - kCopies: scratch numbers per pair, 2 where cosine and sine are written for both partners
 //   - Angles: the group's cosines and sines in registers
-//   - Group: its numbers as they are read; `far` are the second partners, unused for neighbours
+//   - Group: its numbers as they are read; `far` are the second partners, unused for neighbors
 //   - rotate: a Group -> out
 
 template <bool kIn, bool kOut, bool kMayStream = true>
@@ -130,7 +130,7 @@ struct HalfRow<BFloat16> : FarPartners {
   }
 };
 
-// 2N pairs, converted as they are read, from neighbours or from afar, and written as either.
+// 2N pairs, converted as they are read, from neighbors or from afar, and written as either.
 template <typename T, bool kIn, bool kOut>
 struct ConvertedRow : Partners<kIn, kOut, !kOut || std::is_same_v<T, BFloat16>> {
   static constexpr PairOrder kOrder = PairOrder::kTwice;
@@ -172,7 +172,7 @@ struct ConvertedRow : Partners<kIn, kOut, !kOut || std::is_same_v<T, BFloat16>> 
 template <>
 struct HalfRow<Float16> : ConvertedRow<Float16, false, false> {};
 
-// Pairs that move: neighbours where they are read, or where they are written.
+// Pairs that move: neighbors where they are read, or where they are written.
 template <typename T>
 using SplitRow = ConvertedRow<T, true, false>;
 template <typename T>

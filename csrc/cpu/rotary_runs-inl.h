@@ -1,6 +1,6 @@
 // Rotary's rows: how the heads of a block of tokens are rotated, in runs along memory.
 //
-//   tokens of a head are neighbours (bhsd)       heads of a token are neighbours (bshd)
+//   tokens of a head are neighbors (bhsd)       heads of a token are neighbors (bshd)
 //
 //   head 0  t0 t1 t2 t3 ...  ─►                  token 0  h0 h1 h2 ... ─►  token 1  h0 h1 h2 ... ─►
 //   head 1  t0 t1 t2 t3 ...  ─►  side by side:
@@ -138,10 +138,10 @@ class RotaryRuns {
   static constexpr bool kStreams = HWY_ARCH_X86 != 0;
   static constexpr int64_t kSize = static_cast<int64_t>(sizeof(T));
   static constexpr int64_t kLineNumbers = kLineBytes / static_cast<int64_t>(sizeof(Number));
-  // Then all dims are neighbours, and written elsewhere: the caller sees to it.
+  // Then all dims are neighbors, and written elsewhere: the caller sees to it.
   static constexpr bool kRearranges = Row::kNeighboursIn != Row::kNeighboursOut;
 
-  // kStrided: dims are no neighbours. kInPlace: they are written where they are read. Else they
+  // kStrided: dims are no neighbors. kInPlace: they are written where they are read. Else they
   // are written elsewhere: past the cache (kStream), or into it (kOrdinary; by_lines_: into the
   // buffers of LineWriters, and from there past it).
   enum class Way { kStrided, kInPlace, kStream, kOrdinary };
@@ -349,7 +349,7 @@ class RotaryRuns {
   };
 
   static constexpr int64_t kGroup = static_cast<int64_t>(group_size(D(), Row::kOrder));
-  // Neighbouring dims of a group, where they are written and read.
+  // Neighboring dims of a group, where they are written and read.
   static constexpr int64_t kGroupDims = kGroup * (Row::kNeighboursOut ? 2 : 1);
   static constexpr int64_t kGroupInDims = kGroup * (Row::kNeighboursIn ? 2 : 1);
 
@@ -529,14 +529,14 @@ class RotaryRuns {
     distribute(buffer, count, to, step);
   }
 
-  // Up to one group of pairs, through a buffer: row ends, and dims that are not neighbours.
+  // Up to one group of pairs, through a buffer: row ends, and dims that are not neighbors.
   static HWY_ATTR void rotate_part(const T* in, int64_t in_step, int64_t in_far, T* out,
                                    int64_t out_step, int64_t out_far, int64_t count,
                                    const Number* cosine, const Number* sine) {
     const D d;
     constexpr int64_t kGroup = static_cast<int64_t>(2 * hn::MaxLanes(D()));
     HWY_ALIGN T buffer[2 * kGroup] = {};
-    // Neighbouring partners stay that; far ones are kGroup apart in the buffer.
+    // Neighboring partners stay that; far ones are kGroup apart in the buffer.
     if constexpr (Row::kNeighboursIn) {
       read_part(in, in_step, 2 * count, buffer);
     } else {

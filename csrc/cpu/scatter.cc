@@ -67,7 +67,7 @@ class ScatterKernel {
     if (run.step == IndexRun::kLookUp) {
       const int32_t* const columns = args.columns + (run.column + k);
       for (int64_t i = 0; i < n;) {
-        // Neighbours of one column without a way through memory for each.
+        // Neighbors of one column without a way through memory for each.
         const int32_t column = columns[i];
         const uint64_t at = static_cast<uint64_t>(column - first);
         if (at >= static_cast<uint64_t>(width)) {

@@ -144,7 +144,7 @@ template <class D>
 constexpr uint64_t kMoved =
     (uint64_t{1} << 61) + (sizeof(hn::TFromD<D>) == 4 ? uint64_t{1} << 31 : 0);
 
-// Neighbouring phases.
+// Neighboring phases.
 template <class D>
 HWY_INLINE Phases<D> phases_from(D /*d*/, const uint64_t* from) {
   const hn::Repartition<uint64_t, D> du64;

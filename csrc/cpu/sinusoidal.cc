@@ -240,7 +240,7 @@ class SinusoidalKernel : SinusoidalAngles<T, SinusoidalVectors<T, kInterleaved, 
     }
   }
 
-  // Where in memory pairs are neighbours: those of whole vectors, and of groups of them.
+  // Where in memory pairs are neighbors: those of whole vectors, and of groups of them.
   int64_t whole_pairs() const { return contiguous_ ? count_ / kLanes * kLanes : 0; }
   int64_t grouped_pairs() const {
     constexpr int64_t kPairs = kGroup * kLanes;
@@ -336,7 +336,7 @@ HWY_ATTR HWY_INLINE void run_kernel(const SinusoidalArgs& args, int64_t begin, i
 
 template <typename T>
 HWY_ATTR void run_sinusoidal(const SinusoidalArgs& args, int64_t begin, int64_t end) {
-  // One stream only if the numbers of a row are neighbours; otherwise two halves with a step.
+  // One stream only if the numbers of a row are neighbors; otherwise two halves with a step.
   const bool interleaved =
       args.interleaved && args.sine_step == 2 && (args.x_sine == nullptr || args.x_step == 2);
   if (args.x_sine == nullptr) {

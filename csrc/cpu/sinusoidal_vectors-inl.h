@@ -105,7 +105,7 @@ class SinusoidalVectors {
     return at;
   }
 
-  // The same rows from their pair `pair` on, where pairs are neighbours.
+  // The same rows from their pair `pair` on, where pairs are neighbors.
   static HWY_INLINE RowPointers<T> from_pair(RowPointers<T> at, int64_t pair) {
     const int64_t numbers = (kInterleaved ? 2 : 1) * pair;
     at.sine += numbers;
@@ -166,7 +166,7 @@ class SinusoidalVectors {
     }
   }
 
-  // `count` pairs from the i-th on through a buffer: row ends, and numbers that are not neighbours.
+  // `count` pairs from the i-th on through a buffer: row ends, and numbers that are not neighbors.
   static HWY_ATTR HWY_NOINLINE void put_part(const SinusoidalArgs& args, Ordered table, int64_t i,
                                              int64_t count, const RowPointers<T>& pointers) {
     // In the buffers pairs lie as the kernel wants them, in memory `step`s apart.

@@ -12,7 +12,7 @@ HWY_BEFORE_NAMESPACE();
 namespace posenc::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// A chunk: 2N neighbouring numbers in two vectors, the even and the odd ones of bfloat16, and else
+// A chunk: 2N neighboring numbers in two vectors, the even and the odd ones of bfloat16, and else
 // the first and the second half.
 template <typename T>
 constexpr bool kEvenOddChunks = std::is_same_v<T, BFloat16>;
@@ -151,7 +151,7 @@ class PartialSums {
   V first_[kChunks], second_[kChunks];
 };
 
-// Of the squares of a row: neighbours, whole chunks of them.
+// Of the squares of a row: neighbors, whole chunks of them.
 template <typename T>
 HWY_INLINE LastSums<Real<T>> sum_of_squares(const T* row, int64_t dims) {
   using Sums = PartialSums<T>;

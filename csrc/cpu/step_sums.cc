@@ -80,7 +80,7 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> turns_of_short(D d, hn::Vec<D> step)
                  hn::Sub(hn::BitCast(du, low), hn::BitCast(du, magic)));
 }
 
-// Neighbouring columns of a token.
+// Neighboring columns of a token.
 template <Sum kSum, class DU>
 HWY_INLINE void add(DU du, hn::Vec<DU> turns, uint64_t* sums, uint64_t* phases) {
   const auto before = hn::LoadU(du, sums);
@@ -140,8 +140,8 @@ HWY_ATTR void sum_columns(const T* steps, int64_t count, uint64_t* sums, uint64_
 template <typename T, Sum kSum>
 HWY_ATTR void sum_block(const StepBlock& block, uint64_t* sums, uint64_t* phases, int64_t stride) {
   constexpr int64_t kApart = 256;  // columns collected at a time
-  const bool neighbours = block.pair_stride == 1 || block.pairs == 1;
-  const bool joined = neighbours && (block.head_stride == block.pairs || block.heads == 1);
+  const bool neighbors = block.pair_stride == 1 || block.pairs == 1;
+  const bool joined = neighbors && (block.head_stride == block.pairs || block.heads == 1);
   const int64_t heads = joined ? 1 : block.heads;
   const int64_t pairs = joined ? block.columns() : block.pairs;
   for (int64_t i = 0; i < block.tokens; ++i) {
@@ -151,7 +151,7 @@ HWY_ATTR void sum_block(const StepBlock& block, uint64_t* sums, uint64_t* phases
     uint64_t* const to = kSum == Sum::kTotals ? sums : phases + token * stride;
     for (int64_t head = 0; head < heads; ++head, from += block.head_stride) {
       const int64_t first = head * pairs;
-      if (neighbours) {
+      if (neighbors) {
         sum_columns<T, kSum>(from, pairs, sums + first, to + first);
         continue;
       }
@@ -169,15 +169,15 @@ template <typename T>
 HWY_ATTR bool are_angles(const StepBlock& block) {
   const RealTag<T> d;
   const auto most = hn::Set(d, static_cast<Real<T>>(kMaxStep));
-  const bool neighbours = block.pair_stride == 1;
-  const bool joined = neighbours && block.head_stride == block.pairs;
+  const bool neighbors = block.pair_stride == 1;
+  const bool joined = neighbors && block.head_stride == block.pairs;
   const int64_t heads = joined ? 1 : block.heads;
   const int64_t pairs = joined ? block.columns() : block.pairs;
   for (int64_t token = 0; token < block.tokens; ++token) {
     const T* from = static_cast<const T*>(block.steps) + token * block.token_stride;
     for (int64_t head = 0; head < heads; ++head, from += block.head_stride) {
       int64_t i = 0;
-      for (; neighbours && i + lanes(d) <= pairs; i += lanes(d)) {  // false of NaN, too
+      for (; neighbors && i + lanes(d) <= pairs; i += lanes(d)) {  // false of NaN, too
         if (!hn::AllTrue(d, hn::Le(hn::Abs(load(d, from + i)), most))) return false;
       }
       for (; i < pairs; ++i) {

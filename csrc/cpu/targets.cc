@@ -111,7 +111,7 @@ State& state() {
 }
 
 // A quarter of the last level: then results and what they are made of fill half of it. All of it
-// counts, not a core's share, since a core whose neighbours rest fills what it likes, and others
+// counts, not a core's share, since a core whose neighbors rest fills what it likes, and others
 // may work on the same call. But a virtual machine of two cores may tell of the cache of sixty:
 // hence the bound. Both were measured, on buffers in the cache and on others:
 // benchmarks/studies/past_cache.py.

@@ -1,6 +1,6 @@
 // Sums along diagonals on a GPU: what one thread does, and how a launch covers a call.
 //
-//   DiagonalSumsThread   the sums of kVector neighbouring entries. Threads side by side (y) take
+//   DiagonalSumsThread   the sums of kVector neighboring entries. Threads side by side (y) take
 //                        parts of the rows, which are added up in their order.
 //
 // Blocks start in the order of their pieces: those with the longest diagonals, in the middle, come
@@ -74,7 +74,7 @@ POSENC_HD inline int64_t entry_offset(const ToeplitzArgs& args, int64_t entry) {
 // The thread (x, y): sums parts of its x's entries, and puts together the parts of one entry.
 template <typename T, int kVector, bool kGrid>
 class DiagonalSumsThread {
-  static_assert(!kGrid || kVector == 1, "keys of neighbouring entries are no neighbours in grids");
+  static_assert(!kGrid || kVector == 1, "keys of neighboring entries are no neighbors in grids");
 
  public:
   using Number = Real<T>;
@@ -479,7 +479,7 @@ DiagonalSumsPlan plan_diagonal_sums(const ToeplitzArgs& args, const Room& room =
   const int64_t blocks = block_rows == 0 ? 0 : planes * divide_up(args.query_count(), block_rows);
   const int64_t places = room.blocks(Policy::kThreads);
   // The more blocks, the fewer entries in each, and the more threads for parts of their sums: as
-  // long as there are such parts, and neighbours share what memory delivers at once.
+  // long as there are such parts, and neighbors share what memory delivers at once.
   int threads_x = Policy::kThreads / kWidth / (kWidth == 1 ? 4 : 1);
   const int least = std::max(Policy::kSumsBytes / int(item_size(args.dtype)) / kWidth, 1);
   while (threads_x > least && Policy::kThreads / threads_x < groups &&

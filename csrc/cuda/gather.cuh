@@ -101,13 +101,13 @@ class GatherThread : RelativeThread<T, kVector> {
   // Of what rows need of it: all but the last column.
   POSENC_HD Window window() const {
     if constexpr (kVector == 1) return Window::kAny;
-    bool one = true, neighbours = window_[0] >= 0;
+    bool one = true, neighbors = window_[0] >= 0;
 #pragma unroll
     for (int i = 1; i < kWindow - 1; ++i) {
       one = one && window_[i] == window_[0];
-      neighbours = neighbours && window_[i] == window_[0] + i;
+      neighbors = neighbors && window_[i] == window_[0] + i;
     }
-    return one ? Window::kOne : neighbours ? Window::kNeighbours : Window::kAny;
+    return one ? Window::kOne : neighbors ? Window::kNeighbours : Window::kAny;
   }
 
   POSENC_HD Column column(int i) const {

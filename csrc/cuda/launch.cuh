@@ -26,7 +26,7 @@ __device__ void for_each_piece(const Plan& plan, const Work& work) {
   }
 }
 
-// values[i] of every lane -> the sum of values[i] of kWidth neighbouring lanes, by halves: with the
+// values[i] of every lane -> the sum of values[i] of kWidth neighboring lanes, by halves: with the
 // lane kWidth / 2 away, then kWidth / 4 ... Of those alone that are kApart apart. All lanes of the
 // warp take part.
 template <int kWidth, int kCount, int kApart = 1, typename Number>

@@ -38,7 +38,7 @@ POSENC_HD inline Packet<T, kVector> scaled(const RelativeParameters& parameters,
   return round_packet<T, kVector>(values);
 }
 
-// kVector neighbouring numbers of a row, wherever they begin: the one or two words that they are
+// kVector neighboring numbers of a row, wherever they begin: the one or two words that they are
 // in.
 template <typename T, int kVector>
 class AnyWord {

@@ -228,7 +228,7 @@ class NormRotaryBlock {
            static_cast<Number>(args_.weight_offset);
   }
 
-  // Of neighbouring dims of a weight that all heads share.
+  // Of neighboring dims of a weight that all heads share.
   template <int kCount>
   POSENC_HD Packet<Number, kCount> factors(int tensor, int64_t dim) const {
     const NormWeight& weight = args_.weights[tensor];

@@ -1,12 +1,12 @@
 // What stands before attention on a GPU, for the heads that most models have: a norm over the head
 // that comes first (or none), heads of 64, 128 or 256 dims of which the first ones are turned, in
-// two halves or as neighbours (WarpShape), aligned accesses, one rotation and one weight for all
+// two halves or as neighbors (WarpShape), aligned accesses, one rotation and one weight for all
 // heads of q, and of k. All else is done by norm_rotary.cuh.
 // Plain C++ as well, which tests run on the host (on_host/).
 //
 //   block     a warp for each token
 //   warp      the heads of a token, some at a time: kHeads side by side, kAhead after them
-//   lane      of a head, kVector neighbouring dims of every kUnit, so that it has both partners of
+//   lane      of a head, kVector neighboring dims of every kUnit, so that it has both partners of
 //             its pairs:
 //
 //             dims of a head   0 ...... 7 | 8 ...... 15 | ...  64 .... 71 | 72 .... 79 | ...
@@ -114,7 +114,7 @@ class NormRotaryWarp : public NormRotaryBlock<T, 2> {
   }
 
   // visit(word, partner's word, first of their pairs) for the words that are turned: a word beside
-  // its partners, or a word of neighbours.
+  // its partners, or a word of neighbors.
   template <typename Visit>
   POSENC_HD void for_turned_words(const Visit& visit) const {
     constexpr int kPartner = kInterleaved ? 0 : kTurnedWords / 2;
@@ -416,11 +416,11 @@ struct WarpShape {
 constexpr WarpShape kWarpShapes[] = {
     {64, 32, false},  {128, 64, false}, {256, 128, false},  // whole, in two halves
     {128, 32, false}, {256, 32, false},                     // the first 64 dims of them
-    {64, 32, true},   {128, 64, true},                      // whole, of neighbours
+    {64, 32, true},   {128, 64, true},                      // whole, of neighbors
 };
 constexpr int kWarpShapeCount = sizeof(kWarpShapes) / sizeof(kWarpShapes[0]);
 
-// Neighbours that a lane has in a word: 16 bytes, or as many as leave it `most` numbers of a head.
+// Neighbors that a lane has in a word: 16 bytes, or as many as leave it `most` numbers of a head.
 template <typename T>
 constexpr int warp_vector(const WarpShape& shape, int most) {
   const int unit = shape.pairs < kPartialSums ? kPartialSums / 2 : kPartialSums;

@@ -227,7 +227,7 @@ class NormGradientWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, 
   // The sums of both tensors take each other's places. only_keep: nothing has been kept yet.
   POSENC_HD void swap_weights(bool only_keep = false) {
     constexpr int kAtOnce = kVector < 4 ? kVector : 4;
-    // Neighbouring lanes beside each other.
+    // Neighboring lanes beside each other.
     Number* kept = Warp::cosines() + Warp::kNumbersOfWarp + kAtOnce * x_;
 #pragma unroll
     for (int word = 0; word < kWords; ++word) {

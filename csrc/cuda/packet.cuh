@@ -1,4 +1,4 @@
-// Neighbouring numbers as a thread reads and writes them: one access of up to 16 bytes. Kernels
+// Neighboring numbers as a thread reads and writes them: one access of up to 16 bytes. Kernels
 // touch tensors and sums in no other way: what an access has to be is looked at on the host.
 #pragma once
 

@@ -90,7 +90,7 @@ struct Policy {
   static constexpr int64_t kGatherWaves = 2;
   // Rows of diagonal sums that a thread reads at once, of two words each; a divisor of 8.
   static constexpr int kSumsRows = 4;
-  // Bytes that neighbouring threads read side by side, at least.
+  // Bytes that neighboring threads read side by side, at least.
   static constexpr int kSumsBytes = 64;
   // Planes whose longest diagonals are summed up first, at most: blocks beside each other, which
   // share what memory delivers at once, are still running together.

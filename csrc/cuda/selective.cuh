@@ -2,7 +2,7 @@
 // well, which tests run on the host (on_host/).
 //
 //   row       | segment | segment | segment |      some tokens each
-//   thread    a few neighbouring pairs of one head of steps, in one segment
+//   thread    a few neighboring pairs of one head of steps, in one segment
 //
 //   1. totals    the steps of each segment, summed                     no rotation yet
 //   2. scan      what the segments of a row begin with, state included
@@ -100,7 +100,7 @@ POSENC_HD inline uint64_t turns_of_step(double step) {
   return is_angle(step) ? turns_from_radians(to_binary(step)).fraction : 0;
 }
 
-// Steps of neighbouring pairs as they were read: nothing waits for them before they are looked at.
+// Steps of neighboring pairs as they were read: nothing waits for them before they are looked at.
 // Step: float for those of 16 and 32 bits, whichever they are, else double.
 template <typename Step, int kPairs>
 class Steps {
@@ -288,7 +288,7 @@ POSENC_HD inline uint64_t state_before(const SelectiveArgs& args, int64_t row, i
   return static_cast<uint64_t>(read_packet<int64_t, 1>(from).numbers[0]);
 }
 
-// Neighbouring numbers of a workspace, which are aligned.
+// Neighboring numbers of a workspace, which are aligned.
 template <typename T, int kCount>
 POSENC_HD inline void read_neighbours(const T* from, T* to) {
   constexpr int kMost = 16 / sizeof(T), kAtOnce = kCount < kMost ? kCount : kMost;
@@ -312,7 +312,7 @@ POSENC_HD inline void write_neighbours(const T* numbers, T* to) {
   }
 }
 
-// Phases of neighbouring pairs, and which of them are angles no more.
+// Phases of neighboring pairs, and which of them are angles no more.
 template <typename Step, int kPairs>
 struct Phases {
   uint64_t sums[kPairs];

@@ -9,7 +9,7 @@
 //   3. rows         a thread goes through its rows: position, sines and cosines, x, result; where
 //                   all axes but the last only repeat the positions, through the repetitions of
 //                   each, reading some before it writes the first. In 16-bit formats its rows are
-//                   neighbours, and those of one anchor turn its sines and cosines
+//                   neighbors, and those of one anchor turn its sines and cosines
 //
 //   a thread's vector of a row:
 //     kInterleaved     s0 c0 s1 c1 ...       kVector / 2 pairs in one access
@@ -95,7 +95,7 @@ class SinusoidalThread {
   }
 
   POSENC_HD void frequencies() {
-    // Shared memory lies as threads read it, each its own pairs: neighbours side by side.
+    // Shared memory lies as threads read it, each its own pairs: neighbors side by side.
     for (int i = y_; i < kPairs; i += plan_.threads_y) {
       if (first_vector_ + x_ >= plan_.vectors) continue;
       const int64_t pair = first_pair() + i;
@@ -347,7 +347,7 @@ class SinusoidalThread {
     }
   }
 
-  // From the beginning of a row to the vector: neighbours, but on the way of single numbers.
+  // From the beginning of a row to the vector: neighbors, but on the way of single numbers.
   POSENC_HD int64_t along_row(int64_t step) const {
     return first_pair() * (kInterleaved ? 2 : kVector == 1 ? step : 1);
   }
@@ -410,7 +410,7 @@ class SinusoidalThread {
 // ---------------------------------------------------------------------------------------------
 // On the host: which thread, how many of them
 
-// Whether every access of `width` numbers is aligned and neighbours only neighbours.
+// Whether every access of `width` numbers is aligned and neighbors only neighbors.
 inline bool fits(const SinusoidalArgs& args, int width, bool interleaved) {
   const bool add = args.x_sine != nullptr;
   const int64_t step = interleaved ? 2 : 1;
@@ -428,7 +428,7 @@ inline bool fits(const SinusoidalArgs& args, int width, bool interleaved) {
   const auto aligned = [&](const void* data) {
     return reinterpret_cast<int64_t>(data) % bytes == 0;
   };
-  // Interleaved, the cosines are the neighbours of the sines; without x their pointers are null.
+  // Interleaved, the cosines are the neighbors of the sines; without x their pointers are null.
   return multiples % width == 0 && aligned(args.sine) && aligned(args.x_sine) &&
          (interleaved || (aligned(args.cosine) && aligned(args.x_cosine)));
 }

@@ -405,7 +405,7 @@ class ToeplitzLineThread : ToeplitzThread<T, kVector> {
     return plan.threads_x * kVector + kBefore;
   }
 
-  // In shared memory: neighbouring threads read from different banks.
+  // In shared memory: neighboring threads read from different banks.
   static POSENC_HD int place(int i) {
     return kVector == 1 ? i : i + static_cast<int>(static_cast<unsigned>(i) / kVector);
   }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from experiment import Figures, Run
 
-# Told apart without colour, too: by lightness, dashes and marker.
+# Told apart without color, too: by lightness, dashes and marker.
 STYLES: dict[str, dict[str, Any]] = {
     "none": {"color": "#9a9a9a", "marker": "x", "linestyle": "-"},
     "learned": {"color": "#b8860b", "marker": "s", "linestyle": "--"},

@@ -1,1 +1,1 @@
-"""The simple absolute encodings, and learned tables resampled to another length."""
+"""Simple absolute encodings, and learned tables resampled to another length."""

@@ -1,12 +1,12 @@
-"""The simple absolute encodings, with which others are compared, and how they join embeddings.
+"""Simple absolute encodings, the baselines for others, and how they are combined with embeddings.
 
-    linear        p * scale                                       one number or some a position
+    linear        p * scale                                       one or more numbers per position
     normalized    low + (high - low) * p / (n - 1)                the same for every length n
     learned       row p of a table
     recurrent     the p-th state of a GRU that has no input       learned, for any length
 
-`combine` joins one of them, or a sinusoidal table, with embeddings: it adds, multiplies or
-concatenates. `posenc_native.nn` has modules of all.
+`combine` adds, multiplies or concatenates embeddings with one of them, or with a sinusoidal table.
+`posenc_native.nn` has a module for each.
 """
 
 from __future__ import annotations
@@ -75,17 +75,17 @@ def linear_positions(
     Args:
         positions: an int n for 0 .. n-1, or an array or tensor of any shape.
         dim: number of channels.
-        scale: factor of the positions, a number or ``[dim]`` for one of each channel.
+        scale: factor of the positions, a number, or ``[dim]`` for one per channel.
         dtype: float16, bfloat16, float32 (default) or float64, of NumPy or torch.
         device: torch device of the result; makes it a tensor.
 
     Returns:
         ``positions.shape + (dim,)``, computed in float64 and rounded once. Gradients reach
-        floating positions and the scale.
+        floating-point positions and the scale.
 
     Raises:
-        ValueError: a scale of another shape.
-        TypeError: impossible dtypes.
+        ValueError: the scale has another shape.
+        TypeError: a dtype is not supported.
 
     Source: Liu et al. 2018, "CoordConv", which concatenates coordinates as channels.
 
@@ -121,30 +121,30 @@ def normalized_positions(
     dtype: Any = None,
     device: Any = None,
 ) -> ArrayOrTensor:
-    """Positions as a share of the length: ``low + (high - low) * p / (n - 1)``.
+    """Positions as a fraction of the length: ``low + (high - low) * p / (n - 1)``.
 
-    The first position becomes `low` and the last `high`, whatever the length; a single position
-    becomes `low`. Positions beyond the length go on in a straight line.
+    The first position becomes `low` and the last `high`, for any length; a single position becomes
+    `low`. Positions beyond the length continue linearly.
 
     Args:
         positions: an int n for 0 .. n-1, or an array or tensor ``[..., s]``.
-        length: n, an int or integers ``positions.shape[:-1]``, one for each row; None for s.
-        mask: ``[..., s]`` bools or integers, 0 for padding, in place of the others: the tokens of
-            each row are counted from 0, on whichever side its padding is, and n is their number.
-            Padding is `low`.
-        low, high: the first and the last value; -1 and 1 are usual too.
-        dim: number of channels, all alike.
+        length: n, an int or integers ``positions.shape[:-1]``, one per row; None for s.
+        mask: ``[..., s]`` bools or integers, 0 for padding, in place of positions and length: the
+            tokens of each row are counted from 0, with padding on any side, and n is their number.
+            Padding becomes `low`.
+        low, high: the first and the last value; -1 and 1 are also usual.
+        dim: number of channels, all equal.
         dtype, device: as in `linear_positions`: float16, bfloat16, float32 (default) or float64.
 
     Returns:
         ``positions.shape + (dim,)``, computed in float64 and rounded once. Gradients reach
-        floating positions.
+        floating-point positions.
 
     Raises:
-        ValueError: both or neither of positions and mask, shapes that do not fit, a length of 0
-            that is to have positions, a negative one (of tensors where it can be seen: on the CPU,
-            while torch does not trace).
-        TypeError: impossible dtypes.
+        ValueError: both or neither of positions and mask are given; the shapes do not fit; or a
+            length is negative, or 0 although there are positions (of tensors, only if it can be
+            read: on the CPU, while torch does not trace).
+        TypeError: a dtype is not supported.
 
     Source: Liu et al. 2018, "CoordConv", section 3, with low -1 and high 1.
 
@@ -164,11 +164,11 @@ def normalized_positions(
     high = arguments.finite_number(function, "high", high)
     dim = arguments.size(function, "dim", dim)
     if (positions is None) == (mask is None) or (mask is not None and length is not None):
-        wrong_value(function, "mask", "positions and a length, or a mask", "something else")
+        wrong_value(function, "mask", "positions (and a length), or a mask alone", "another choice")
     if mask is not None:
         given = arrays.integers("mask", mask, ("bool", *arguments.INTEGER_DTYPES))
         tokens = arrays.whole(given != 0)
-        # The tokens before each one; padding is 0 too.
+        # The number of tokens before each; padding is also 0.
         points = arrays.wide((tokens.cumsum(-1) - 1) * tokens)
         count = arrays.wide(tokens.sum(-1))[..., None]
     else:
@@ -179,7 +179,7 @@ def normalized_positions(
             length = points.shape[-1]
         if arguments.is_count(length):
             if type(length) is int and length == 0 and 0 not in tuple(points.shape):
-                wrong_value(function, "length", "an int > 0 where there are positions", length)
+                wrong_value(function, "length", "an int > 0 if there are positions", length)
             count = arrays.constant([1.0]) * arguments.length(function, "length", length)
         else:
             given = arrays.integers("length", length, arguments.INTEGER_DTYPES)
@@ -213,18 +213,20 @@ def learned_positions(
     Args:
         table: ``[rows, dim]``, float16, bfloat16, float32 or float64.
         positions: an int n for 0 .. n-1, or integers of any shape.
-        offset: row of position 0. BERT and GPT-2 have 0; OPT, BART and RoBERTa 2, where padding
-            has position -1 and so row 1.
-        padding_idx: a row that no gradient reaches (of tensors); from the end where it is negative.
+        offset: row of position 0. BERT and GPT-2 use 0; OPT, BART and RoBERTa use 2, where padding
+            has position -1 and therefore row 1.
+        padding_idx: a row that no gradient reaches (for tensors); a negative one counts from the
+            end.
 
     Returns:
-        ``positions.shape + (dim,)``, of the kind and dtype of `table`. Gradients reach `table`.
+        ``positions.shape + (dim,)``, an array or tensor with the dtype of `table`. Gradients reach
+        `table`.
 
     Raises:
-        ValueError: a table of other axes, positions that it has no row for, a padding_idx that is
-            not one of its rows. (For positions on a GPU, or that torch.compile traces, torch raises
-            an error of its own.)
-        TypeError: impossible dtypes.
+        ValueError: the table has other axes, it has no row for a position, or padding_idx is not
+            one of its rows. (For positions on a GPU, or traced by torch.compile, torch raises its
+            own error.)
+        TypeError: a dtype is not supported.
 
     Source: Gehring et al. 2017, "Convolutional Sequence to Sequence Learning", section 3.1.
 
@@ -256,7 +258,7 @@ def learned_positions(
     else:
         rows = arrays.integers("positions", positions, arguments.INTEGER_DTYPES)
         if arrays.seen(rows) is not None and 0 not in rows.shape:
-            # As given: neither cut off to int64 nor past its end by the offset.
+            # As given: neither truncated to int64 nor moved past its end by the offset.
             given: Any = positions
             if is_tensor(given):
                 given = given.numpy()
@@ -279,39 +281,38 @@ def _no_such_row(position: int, offset: int, count: int) -> None:
 def recurrent_positions(
     count: int, state: Any, weight: Any, bias_ih: Any, bias_hh: Any, *, dtype: Any = None
 ) -> ArrayOrTensor:
-    """States of a GRU that runs without an input: each position is made from the one before it.
+    """States of a GRU without input: each position is computed from the previous one.
 
         r = sigmoid(bias_ih[0:h] + (weight @ s + bias_hh)[0:h])
         z = sigmoid(bias_ih[h:2h] + (weight @ s + bias_hh)[h:2h])
         n = tanh(bias_ih[2h:3h] + r * (weight @ s + bias_hh)[2h:3h])
         s, for the next position  =  (1 - z) * n + z * s
 
-    The encoding of position p is the state after p + 1 steps from the one given. So the last row of
-    a result is the state to go on with: a table can be continued to any length, and a step of
-    decoding is a call with count 1.
+    The encoding of position p is the state p + 1 steps after `state`. The last row of a result is
+    therefore the state to continue from: a table can be extended to any length, and a decoding step
+    is a call with count 1.
 
     Args:
         count: number of positions.
-        state: ``[h]``, learned, or the last row of the positions before.
+        state: ``[h]``, learned, or the last row of the previous positions.
         weight: ``[3 h, h]``, the gates r, z, n in the order of torch.nn.GRU's weight_hh.
-        bias_ih, bias_hh: ``[3 h]``; bias_ih is all that is left of an input. They are two because
-            n treats them differently.
+        bias_ih, bias_hh: ``[3 h]``; bias_ih is the only remaining part of the input. There are two
+            biases because n treats them differently.
         dtype: float32 (default) or float64 to keep states exactly, or float16 or bfloat16.
 
     Returns:
-        ``[count, h]``: an array, or a tensor where one is given. NumPy computes in float64; tensors
-        are computed in float32, or in float64 where `dtype` is, by torch's GRU. Gradients reach all
-        tensors.
+        ``[count, h]``: an array, or a tensor if an argument is a tensor. NumPy computes in float64;
+        torch's GRU computes tensors in float32, or in float64 if `dtype` is float64. Gradients
+        reach all tensors.
 
     Raises:
-        ValueError, TypeError: shapes and dtypes that do not fit.
+        ValueError, TypeError: shapes or dtypes do not fit.
 
     Source: Cho et al. 2014, "Learning Phrase Representations using RNN Encoder-Decoder", for the
-    GRU. Positions as states of a system that is learned are the idea of Liu et al. 2020, "Learning
-    to Encode Position for Transformer with Continuous Dynamical Model"; Neishi and Yoshinaga 2019,
-    "On the Relation between Position Information and Sentence Length in Neural Machine
-    Translation", replace the encoding by a recurrent layer that reads the embeddings too, which
-    this one does not.
+    GRU. Positions as states of a learned system are the idea of Liu et al. 2020, "Learning to
+    Encode Position for Transformer with Continuous Dynamical Model". Neishi and Yoshinaga 2019, "On
+    the Relation between Position Information and Sentence Length in Neural Machine Translation",
+    replace the encoding by a recurrent layer that also reads the embeddings; this one does not.
 
     Example:
         >>> import numpy as np
@@ -354,23 +355,23 @@ def combine(x: TensorLike, encoding: Any, *, how: Combination = ...,
 def combine(x: SupportsArray[Number], encoding: Any, *, how: Combination = ...,
             x_scale: float = ...) -> Array[Number]: ...  # fmt: skip
 def combine(x: Any, encoding: Any, *, how: Combination = "add", x_scale: float = 1.0) -> Any:
-    """Embeddings with their position encodings.
+    """Combine embeddings with their position encodings.
 
     Args:
         x: ``[..., s, d]``, float16, bfloat16, float32 or float64.
-        encoding: ``[s, e]``, or with axes of size 1 or those of `x` before them, of any of these
+        encoding: ``[s, e]``, optionally after axes of size 1 or those of `x`, of any of these
             dtypes.
-        how: "add" for ``x * x_scale + encoding`` and "multiply" for ``x * x_scale * encoding``,
+        how: "add" for ``x * x_scale + encoding`` or "multiply" for ``x * x_scale * encoding``,
             where e is d or 1; "concatenate" for both side by side.
-        x_scale: factor of x (the Transformer paper has sqrt(d)).
+        x_scale: factor of x (sqrt(d) in the Transformer paper).
 
     Returns:
-        An array or tensor like `x`, ``[..., s, d]``, or ``[..., s, d + e]`` concatenated. Computed
-        in float32 (float64 for float64), rounded once. Gradients reach both.
+        An array or tensor like `x`, ``[..., s, d]``, or ``[..., s, d + e]`` if concatenated.
+        Computed in float32 (float64 for float64), rounded once. Gradients reach both.
 
     Raises:
-        ValueError: shapes that do not fit, an unknown name.
-        TypeError: impossible dtypes.
+        ValueError: the shapes do not fit, or a name is unknown.
+        TypeError: a dtype is not supported.
 
     Example:
         >>> import numpy as np

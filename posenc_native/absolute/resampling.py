@@ -1,4 +1,4 @@
-"""A learned table for another length or another grid: interpolation as timm and torch have it."""
+"""A learned table for another length or another grid: interpolation as in timm and torch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ INTERPOLATIONS = ("linear", "cubic")
 if TYPE_CHECKING:
 
     class Resampling(TypedDict, total=False):
-        """Keywords of a table's interpolation."""
+        """Keywords for the interpolation of a table."""
 
         old_size: int | Sequence[int] | None
         prefix: int
@@ -58,31 +58,32 @@ def resample_positions(
     antialias: bool = True,
     align_corners: bool = False,
 ) -> Any:
-    """A learned table for another length, or another grid of patches.
+    """Resample a learned table to another length, or to another grid of patches.
 
-    Each axis is resampled by itself, with weights computed in float64: they are those of
-    ``torch.nn.functional.interpolate``, for NumPy too and for any number of axes. Where the table
-    shrinks, `antialias` widens the filter by as much. Cubic is Keys' kernel with a = -0.5 if
-    `antialias` (as in Pillow), else with -0.75 (as in OpenCV).
+    Each axis is resampled separately, with weights computed in float64. They are the weights of
+    ``torch.nn.functional.interpolate``, also for NumPy and for any number of axes. If the table
+    shrinks, `antialias` widens the filter by the same factor. Cubic is Keys' kernel with a = -0.5
+    if `antialias` (as in Pillow), otherwise with -0.75 (as in OpenCV).
 
     Args:
-        table: ``[..., rows, dim]``; rows are `prefix` tokens, then a grid, its last axis fastest.
-        size: new length, or sizes of the axes of the new grid, (height, width) of images.
-        old_size: the same for the table as it is; None for a length, or a grid of equal sides.
-        prefix: leading rows that stay as they are (class tokens, rows of padding).
+        table: ``[..., rows, dim]``; rows are `prefix` tokens, then a grid whose last axis varies
+            fastest.
+        size: new length, or sizes of the axes of the new grid, (height, width) for images.
+        old_size: the same for the unchanged table; None for a length, or a grid of equal sides.
+        prefix: number of leading rows that stay unchanged (class tokens, rows of padding).
         interpolation: "cubic" or "linear".
         antialias: False for the plain kernel, which skips rows when it shrinks a table, and repeats
-            the row at the edge where the kernel hangs over.
-        align_corners: first and last position stay first and last; without `antialias` only.
+            the row at the edge where the kernel extends beyond it.
+        align_corners: the first and last positions stay first and last; only without `antialias`.
 
     Returns:
         ``[..., prefix + new rows, dim]``, like `table`. Computed in float32 (float64 for float64),
         rounded once. Gradients reach `table`.
 
     Raises:
-        ValueError: sizes that do not fit the table, more prefix than rows, unknown names, an axis
-            of size 0.
-        TypeError: impossible dtypes.
+        ValueError: sizes do not fit the table, prefix exceeds the rows, a name is unknown, or an
+            axis has size 0.
+        TypeError: a dtype is not supported.
 
     Source: Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words", section 3.2; the default is
     timm's ``resample_abs_pos_embed``.
@@ -134,7 +135,7 @@ def resample_positions(
 
 
 def _sizes(function: str, argument: str, value: Any) -> tuple[int, ...]:
-    """An int or some, each 1 at least."""
+    """One or more ints, each at least 1."""
     values = (value,) if isinstance(value, (int, np.integer)) else tuple(value)
     sizes = tuple(arguments.size(function, argument, v) for v in values)
     if not sizes or 0 in sizes:
@@ -146,12 +147,12 @@ def _old_sizes(function: str, old_size: Any, rows: int, axes: int) -> tuple[int,
     if old_size is None:
         side = round(max(rows, 0) ** (1 / axes))
         if side**axes != rows or not rows:
-            expected = f"given, for {rows} rows that are no grid of {axes} equal sides"
+            expected = f"sizes, since {rows} rows are no grid with {axes} equal sides"
             wrong_value(function, "old_size", expected, None)
         return (side,) * axes
     sizes = _sizes(function, "old_size", old_size)
     if len(sizes) != axes or math.prod(sizes) != rows:
-        expected = f"{axes} sizes of a grid of {rows} rows, as size has"
+        expected = f"{axes} sizes, as many as size has, of a grid of {rows} rows"
         wrong_value(function, "old_size", expected, list(sizes))
     return sizes
 
@@ -159,7 +160,7 @@ def _old_sizes(function: str, old_size: Any, rows: int, axes: int) -> tuple[int,
 def _taps(
     old: int, new: int, interpolation: str, antialias: bool, align_corners: bool
 ) -> tuple[list[npt.NDArray[np.int64]], list[list[float]]]:
-    """For each tap of the filter the row that it reads, and its weight, for each new position."""
+    """The row that each tap of the filter reads, and its weight, for each new position."""
     points = np.arange(new, dtype=np.float64)
     if align_corners:
         centers = points * ((old - 1) / (new - 1) if new > 1 else 0.0)
@@ -174,7 +175,7 @@ def _taps(
         weights = np.maximum(1 - distances, 0)
     else:
         weights = _cubic(distances, -0.5 if antialias else -0.75)
-    if antialias:  # what hangs over the edge is left out
+    if antialias:  # the part beyond the edge is omitted
         weights = np.where((columns >= 0) & (columns < old), weights, 0)
         weights /= weights.sum(1, keepdims=True)
     return list(columns.clip(0, old - 1).T), weights.T.tolist()

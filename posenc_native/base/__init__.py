@@ -1,1 +1,1 @@
-"""What a valid call is: arguments, views of tensors, how calls are written down."""
+"""The rules of a valid call: checks of arguments, views of tensors, calls as text."""

@@ -1,9 +1,9 @@
 """Checks of arguments that need only numbers, names and shapes.
 
-Nothing here touches the elements of an array, so the NumPy reference and the composition of torch
-operations check with the same code and word their errors alike: "<function>: <argument>: expected
-<this>, got <that>", a ValueError for a wrong value, shape or name and a TypeError for a wrong kind
-or dtype.
+Nothing here touches the elements of an array. The NumPy reference and the composition of torch
+operations therefore share these checks and raise the same errors: "<function>: <argument>: expected
+<this>, got <that>". A wrong value, shape or name is a ValueError; a wrong type or dtype is a
+TypeError.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ POSITION_DTYPES = (*INTEGER_DTYPES, "float32", "float64")
 
 SINUSOIDAL_LAYOUTS = ("interleaved", "sin_cos", "cos_sin")
 
-# Radians a position; positions have the same limit, so phases fit 128 bits.
+# Radians per position; positions have the same limit, so phases fit into 128 bits.
 FREQUENCY_LIMIT = 2.0**63
 
 SMALLEST_BASE = sys.float_info.min  # a subnormal number has fewer digits than its logarithm needs
 
 
-# What this much memory could hold is refused where a number alone says how much there is to
-# compute, so that a slip (dim=2**40) is answered at once. Where it says the size of the result,
-# NumPy's or torch's own failure to allocate it is the answer, before any work.
-WIDTH_LIMIT = 2**16  # dims with a frequency each, by formula: 70 digits, 5 microseconds a pair
-HEAD_LIMIT = 2**16  # heads with a number each, by formula; models have up to 256
+# Limits for numbers that alone decide how much is computed, so that a slip (dim=2**40) is an error
+# at once, even if memory could hold the result. A number that is a size of the result needs no
+# limit: NumPy or torch fails to allocate the result before any work.
+WIDTH_LIMIT = 2**16  # dims whose frequencies a formula makes: 70 digits, 5 microseconds a pair
+HEAD_LIMIT = 2**16  # heads whose numbers a formula makes; models have up to 256
 
 
 def one_of(shape: Any, allowed: Any) -> bool:
-    """Whether a shape, or a size, is one of those.
+    """Whether a shape, or a size, is one of those allowed.
 
-    Not `in`: torch.compile finds no length in a tuple of lengths that it keeps open.
+    `in` would not do: torch.compile does not find a symbolic length in a tuple of lengths.
     """
     if not isinstance(shape, tuple):
         return any(shape == size for size in allowed)
@@ -66,15 +66,15 @@ def wrong_value(
 def wrong_type(
     function: str, argument: str, expected: str, got: object, hint: str = ""
 ) -> NoReturn:
-    """Raise the TypeError for an argument whose kind or dtype is wrong."""
+    """Raise the TypeError for an argument whose type or dtype is wrong."""
     raise error_of(TypeError, Fault(function, argument, expected, _shown(got), hint))
 
 
-_LONG = 10**15  # numbers have six digits from here on
+_LONG = 10**15  # from here on, numbers are shown with six digits
 
 
 def _shown(got: object) -> str:
-    """A value as an error has it: what is very long is cut."""
+    """A value as errors show it; very long text is cut."""
     if type(got) is list and len(got) <= 64 and all(type(number) is int for number in got):
         return f"[{', '.join(map(_shown, got))}]"  # a shape
     try:
@@ -95,13 +95,13 @@ def dtype_name(dtype: object) -> str:
 def as_array(function: str, argument: str, value: Any) -> np.ndarray[Any, Any]:
     """The value as a plain NumPy array; an array of any library is read without a copy.
 
-    `np.asarray` reads subclasses of NumPy's arrays (memmap, matrix) and whatever has ``__array__``
-    or a buffer (pandas, xarray, JAX). Whatever has only ``__dlpack__`` is read through that. Lists
-    and the like become an array.
+    `np.asarray` reads subclasses of NumPy's arrays (memmap, matrix) and objects with ``__array__``
+    or a buffer (pandas, xarray, JAX). Objects that have only ``__dlpack__`` are read through it.
+    Lists and the like become an array.
 
     Raises:
-        TypeError: no array; one on another device, which would be copied here unasked; one with a
-            mask, which would be ignored.
+        TypeError: the value is no array; it is on another device, from which it would be copied
+            silently; or it has a mask, which would be ignored.
     """
     if type(value) is np.ndarray:
         return value
@@ -121,8 +121,8 @@ def as_array(function: str, argument: str, value: Any) -> np.ndarray[Any, Any]:
 
 
 def check_no_mask(function: str, argument: str, value: object) -> None:
-    """TypeError for a masked array: read or written to, its mask would be ignored."""
-    # Without numpy.ma there is none; it is not imported for the question.
+    """TypeError for a masked array: reading or writing it would ignore its mask."""
+    # If numpy.ma is not imported, there are no masked arrays; this check does not import it.
     if "numpy.ma" in sys.modules and isinstance(value, np.ma.MaskedArray):
         wrong_type(function, argument, "an array without a mask", "a masked one; see its filled()")
 
@@ -135,12 +135,12 @@ def is_array(value: object) -> bool:
 
 
 def _has(value: object, *names: str) -> bool:
-    """Whether the class has one of these; the objects of torch.fx would say yes to any name."""
+    """Whether the class has one of these attributes; torch.fx objects claim to have any name."""
     return any(hasattr(type(value), name) for name in names)
 
 
 def as_numbers(function: str, argument: str, value: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """As `as_array` of real numbers of any dtype, in float64."""
+    """As `as_array`, for real numbers of any dtype; the result is float64."""
     array = as_array(function, argument, value)
     if array.dtype.kind not in "cSUMm":  # NumPy would drop a part, or read text
         try:
@@ -153,18 +153,19 @@ def as_numbers(function: str, argument: str, value: Any) -> np.ndarray[Any, np.d
 def as_positions(
     function: str, value: Any, argument: str = "positions", an_int: str = "a count"
 ) -> np.ndarray[Any, Any]:
-    """As `as_array`, for positions that are no int: a number with a point is neither.
+    """As `as_array`, for positions that are not an int; a single float is refused.
 
-    an_int: what an int stands for.
+    an_int: the meaning of an int here, for the message.
 
     Raises:
-        TypeError: as `as_array`; also for text, and for one float, which could be both.
+        TypeError: as `as_array`; also for text, and for one float, which could mean a position or
+            an int.
     """
     if isinstance(value, (float, np.floating)):
-        expected = f"an int, {an_int}, or an array of positions: write [{value}] for one"
+        expected = f"an int ({an_int}) or an array of positions (write [{value}] for one)"
         if math.isfinite(value) and float(value).is_integer():
             number = _shown(int(value))
-            expected = f"{an_int}, write {number}, or positions, write [{value}] for one"
+            expected = f"{an_int} (write {number}) or positions (write [{value}] for one)"
         wrong_type(function, argument, expected, f"the number {value}")
     if isinstance(value, (str, bytes)):
         expected = "an int or an array of an integer dtype, float32 or float64"
@@ -181,12 +182,12 @@ def check_position_dtype(function: str, argument: str, dtype: object) -> None:
     if name in ("float16", "bfloat16"):
         expected += " (16-bit floats cannot tell positions apart)"
     elif name == "bool":
-        expected += " (padded_positions makes positions of a mask)"
+        expected += " (padded_positions makes positions from a mask)"
     wrong_type(function, argument, expected, name)
 
 
 def as_frequencies(function: str, value: Any) -> np.ndarray[Any, Any]:
-    """The argument inv_freq as `as_array`; TypeError for all that rotary_frequencies returns."""
+    """The argument inv_freq as `as_array`; TypeError for the pair of rotary_frequencies."""
     pair = isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], numbers.Real)
     if pair and not isinstance(value[0], numbers.Real):
         wrong_type(
@@ -197,25 +198,25 @@ def as_frequencies(function: str, value: Any) -> np.ndarray[Any, Any]:
 
 
 def as_operand(function: str, argument: str, value: Any) -> np.ndarray[Any, Any]:
-    """As `as_array`, for an argument whose dtype the result has: a list has none."""
+    """As `as_array`, for an argument that determines the dtype of the result; not a list."""
     if not is_array(value):
         wrong_type(function, argument, "a NumPy array or a torch tensor", type(value).__name__)
     return as_array(function, argument, value)
 
 
 def in_order(function: str, x: Any, overwritten: bool) -> Any:
-    """x as the option contiguous wants it: its result has the strides of x."""
+    """x as the option contiguous needs it: the result has the strides of x."""
     if overwritten:
-        wrong_value(function, "contiguous", "False where the result goes to memory given", True)
+        wrong_value(function, "contiguous", "False with inplace or out", True)
     if is_tensor(x):
         return x.contiguous()
     return np.ascontiguousarray(x) if isinstance(x, np.ndarray) and x.ndim else x
 
 
-# How NumPy reads arrays of others: without a copy, as through DLPack, but with every dtype.
+# How NumPy reads arrays of other libraries: like DLPack without a copy, but with every dtype.
 _READ_BY_NUMPY = ("__array__", "__array_interface__", "__array_struct__")
 
-# DLPack's types of devices on which other libraries have arrays; 3 and 11 are host memory.
+# DLPack's device types for arrays of other libraries; 3 and 11 are host memory.
 _DEVICES = {2: "CUDA", 8: "Metal", 10: "ROCm", 13: "CUDA (managed)", 14: "oneAPI"}
 
 
@@ -238,7 +239,7 @@ def as_dtype(function: str, dtype: object) -> np.dtype[Any]:
     except TypeError:
         known: tuple[str, ...] = FLOAT_DTYPES
         hint = ""
-        if dtype == "bfloat16":  # NumPy has none of its own
+        if dtype == "bfloat16":  # NumPy itself has none
             known = tuple(name for name in known if name != dtype)
             hint = "import ml_dtypes for NumPy's bfloat16, or write dtype=torch.bfloat16"
         wrong_type(function, "dtype", f"one of {', '.join(known)}", repr(dtype), hint)
@@ -257,13 +258,13 @@ def is_torch_dtype(value: object) -> bool:
 
 
 def is_symbolic(value: object) -> bool:
-    """Whether the value is an int that torch.export keeps open; does not import torch."""
+    """Whether the value is a symbolic int of torch.export; does not import torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.SymInt)
 
 
 def is_count(value: object) -> bool:
-    """Whether the value is an int, of Python, NumPy or torch.export, and no bool."""
+    """Whether the value is an int of Python, NumPy or torch.export, but not a bool."""
     whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     return whole or is_symbolic(value)
 
@@ -286,21 +287,21 @@ def check_name(function: str, argument: str, name: object, names: tuple[str, ...
 def check_known_name(
     function: str, argument: str, name: object, names: Collection[str], listed: str
 ) -> None:
-    """As `check_name`, of more names than a message can hold: it has the nearest three.
+    """As `check_name`, for more names than a message can hold: it shows the nearest three.
 
-    listed: where all of them are.
+    listed: where all names are listed.
     """
     if not isinstance(name, str):
         wrong_type(function, argument, "a str", type(name).__name__)
     if name not in names:
         near = names_like(name, names, cutoff=0.4)
-        expected = f"one of the {len(names)} names of {listed}"
+        expected = f"one of the {len(names)} names in {listed}"
         if near:
-            expected = f"one of {', '.join(near)} or others of {listed}"
+            expected = f"one of {', '.join(near)} or other names in {listed}"
         wrong_value(function, argument, expected, repr(name))
 
 
-# What others call the two usual pairings.
+# Other libraries' names for the two usual pairings.
 _PAIRINGS = {
     "half": ("neox", "gpt_neox", "neox_style", "rotate_half", "split", "llama", "hf", "halves"),
     "interleaved": ("gptj", "gpt_j", "gptj_style", "adjacent", "pairs", "meta", "complex"),
@@ -308,7 +309,7 @@ _PAIRINGS = {
 
 
 def pairing_hint(name: object) -> str:
-    """What a name that others have for a pairing is called here."""
+    """A hint that translates another library's name for a pairing."""
     if not isinstance(name, str):
         return ""
     text = name.lower().replace("-", "_").replace(" ", "_")
@@ -327,9 +328,9 @@ def check_shape(
 
 
 def check_row_positions(function: str, shape: tuple[int, ...], x_shape: tuple[int, ...]) -> None:
-    """ValueError unless positions are [seq], or one for every row of x [..., seq, dim].
+    """ValueError unless positions are [seq], or one for each row of x [..., seq, dim].
 
-    Axes of 1 before the last stand for any number of rows.
+    Axes of size 1 before the last broadcast.
     """
     *leading, length = rows = list(x_shape[:-1])
     full = len(shape) == len(rows) and all(
@@ -338,7 +339,7 @@ def check_row_positions(function: str, shape: tuple[int, ...], x_shape: tuple[in
     if shape[-1:] != (length,) or not (full or len(shape) == 1):
         wrong_value(
             function, "positions",
-            f"shape [seq] = {[length]} or x.shape[:-1] = {rows}, of which axes but seq may be 1",
+            f"shape [seq] = {[length]} or x.shape[:-1] = {rows} (any axis except seq may be 1)",
             list(shape),
         )  # fmt: skip
 
@@ -346,19 +347,19 @@ def check_row_positions(function: str, shape: tuple[int, ...], x_shape: tuple[in
 def check_heads(function: str, heads: tuple[int, ...], leading: tuple[int, ...]) -> None:
     """ValueError unless the leading axes of diagonals, heads last, fit those of the scores.
 
-    Batch axes may be missing or of size 1; the heads may not.
+    Batch axes may be missing or of size 1; the axis of heads may not.
     """
     matches = len(heads) <= len(leading) and all(
         size == of_call or (size == 1 and i > 0)
         for i, (size, of_call) in enumerate(zip(heads[::-1], leading[::-1], strict=False))
     )
     if not matches:
-        expected = f"leading axes, heads last, that are those of the scores, {list(leading)}"
+        expected = f"the leading axes of the scores, heads last: {list(leading)}"
         wrong_value(function, "diagonals", expected, list(heads))
 
 
 def check_offset_shape(function: str, shape: tuple[int, ...], leading: tuple[int, ...]) -> None:
-    """ValueError unless q_offset has the first of the leading axes."""
+    """ValueError unless the shape of q_offset begins the leading axes."""
     if shape != leading[: len(shape)]:
         expected = f"the first sizes of {list(leading)}"
         wrong_value(function, "q_offset", expected, f"shape {list(shape)}")
@@ -371,7 +372,7 @@ def check_byte_count(function: str, shape: tuple[int, ...], item_size: int) -> N
 
 
 def size(function: str, argument: str, value: object) -> int:
-    """The value as a Python int; it must be an integer >= 0 and no bool."""
+    """The value as a Python int; it must be an integer >= 0, not a bool."""
     if isinstance(value, bool):
         wrong_type(function, argument, "an int", "bool")
     try:
@@ -384,14 +385,14 @@ def size(function: str, argument: str, value: object) -> int:
 
 
 def plain(value: Any) -> Any:
-    """A scalar of NumPy, or a tensor or an array without axes, as Python's number."""
+    """A NumPy scalar, or a tensor or array without axes, as a Python number."""
     return value.item() if getattr(value, "shape", None) == () else value
 
 
 def length(function: str, argument: str, value: object) -> int:
-    """As `size`, but torch.compile and torch.export may keep it open.
+    """As `size`, but torch.compile and torch.export may keep it symbolic.
 
-    They take a `size` for a constant.
+    They treat a `size` as a constant.
     """
     if type(value) is int and 0 <= value < 2**63:
         return value
@@ -409,9 +410,9 @@ def even_size(function: str, argument: str, value: object) -> int:
 
 
 def finite_number(function: str, argument: str, value: object) -> float:
-    """The value as a float; it must be a finite real number and no bool."""
+    """The value as a float; it must be a finite real number, not a bool."""
     if type(value) is float and -math.inf < value < math.inf:
-        return value  # nearly always; asking for numbers.Real takes ten times as long
+        return value  # nearly always; the check of numbers.Real takes ten times as long
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         wrong_type(function, argument, "a real number", type(value).__name__)
     try:
@@ -434,8 +435,8 @@ def positive_number(function: str, argument: str, value: object) -> float:
 def factor(function: str, argument: str, value: object, dtype: object) -> float:
     """The argument by which a result of this dtype, NumPy's or torch's, is multiplied.
 
-    All but float64 is computed in float32, where the factor must be finite too: 1e300 would be
-    infinity there, and its product with 0 no number.
+    All dtypes except float64 are computed in float32, so the factor must be finite there too: 1e300
+    would become infinity, and its product with 0 NaN.
     """
     result = finite_number(function, argument, value)
     if not -FLOAT32_END < result < FLOAT32_END and dtype_name(dtype) != "float64":
@@ -443,11 +444,11 @@ def factor(function: str, argument: str, value: object, dtype: object) -> float:
     return result
 
 
-FLOAT32_END = 2.0**128 - 2.0**103  # what rounds to infinity in float32
+FLOAT32_END = 2.0**128 - 2.0**103  # the smallest number that rounds to infinity in float32
 
 
 def width(function: str, argument: str, value: object) -> int:
-    """How many dims have frequencies by formula: an even int, not more than `WIDTH_LIMIT`."""
+    """The number of dims whose frequencies a formula makes: even, at most `WIDTH_LIMIT`."""
     result = even_size(function, argument, value)
     if result > WIDTH_LIMIT:
         wrong_value(function, argument, f"an even int in 0 .. {WIDTH_LIMIT}", result)
@@ -455,7 +456,7 @@ def width(function: str, argument: str, value: object) -> int:
 
 
 def head_count(function: str, argument: str, value: object) -> int:
-    """A number of heads that each have a number by formula: not more than `HEAD_LIMIT`."""
+    """The number of heads whose numbers a formula makes: at most `HEAD_LIMIT`."""
     result = size(function, argument, value)
     if result > HEAD_LIMIT:
         wrong_value(function, argument, f"an int in 0 .. {HEAD_LIMIT}", result)
@@ -463,7 +464,7 @@ def head_count(function: str, argument: str, value: object) -> int:
 
 
 def numpy_generator(function: str, generator: object) -> np.random.Generator:
-    """The argument generator: one of NumPy's, a new one for None."""
+    """The argument generator: a NumPy generator; None makes a new one."""
     if generator is None:
         return np.random.default_rng()
     if not isinstance(generator, np.random.Generator):
@@ -484,10 +485,10 @@ def frequency_parameters(
     if checked_dim and checked_shift >= pairs:
         wrong_value(function, "shift", f"a number < dim / 2 = {pairs}", checked_shift)
     if pairs > 1 and not abs(math.log(checked_base) / (pairs - checked_shift)) < 700.0:
-        expected = "a ratio of neighbouring frequencies below e^700"
+        expected = "a ratio of neighboring frequencies below e^700"
         wrong_value(function, "shift", expected, checked_shift)
     checked_scale = finite_number(function, "scale", scale)
-    # They rise or fall along the pairs: the ends bound them all.
+    # Frequencies rise or fall along the pairs, so the two ends bound them all.
     power = -math.log(checked_base) * (pairs - 1) / (pairs - checked_shift) if pairs > 1 else 0.0
     largest = math.exp(max(power, 0.0)) if power < 709.0 else math.inf
     if not abs(checked_scale) * largest < FREQUENCY_LIMIT:
@@ -497,5 +498,5 @@ def frequency_parameters(
 
 
 def check_sinusoidal_layout(function: str, layout: object) -> None:
-    """ValueError unless the layout of a sinusoidal table is one of the three known ones."""
+    """ValueError unless the layout of a sinusoidal table is one of the three known layouts."""
     check_name(function, "layout", layout, SINUSOIDAL_LAYOUTS)

@@ -1,4 +1,4 @@
-"""Caches of keys and values: the letters of their axes, and where a slot is in them.
+"""Key-value caches: the letters of their axes, and where a slot is in them.
 
 cache_layout   slot of a token                              used by
 bhsd  bshd     index along s, in the row of its batch       static caches, rings
@@ -15,7 +15,7 @@ from .views import RotaryView
 
 
 class Cache(NamedTuple):
-    """Where keys and values go, in the order of the operators' schemas and of the native module."""
+    """The cache and the slots to write, in the order of the schemas and of the native module."""
 
     keys: Any
     values: Any
@@ -25,27 +25,27 @@ class Cache(NamedTuple):
 
 
 class CacheView(NamedTuple):
-    """The sizes of a cache that its slots are counted by."""
+    """The sizes of a cache that its slots depend on."""
 
     layout: str
-    batch: int | None  # rows with slots of their own, None where slots are the same for all
+    batch: int | None  # rows with separate slots, None if all rows share the slots
     pages: int | None
     size: int  # of a row, of a page, or of all
 
     @property
     def slots(self) -> int:
-        """How many there are, for one row."""
+        """The number of slots of one row."""
         return self.size if self.pages is None else self.pages * self.size
 
 
 def check_cache_layout(function: str, layout: object) -> str:
-    """The letters of a cache: s, h, d, and b or p or neither, d last."""
+    """The checked letters of a cache: s, h, d, and perhaps b or p; d last."""
     if not isinstance(layout, str):
         wrong_type(function, "cache_layout", "a str", type(layout).__name__)
     letters = set(layout)
     known = letters in ({*"shd"}, {*"bshd"}, {*"pshd"})
     if len(letters) != len(layout) or not known or not layout.endswith("d"):
-        expected = "letters s, h, d and perhaps b (batch) or p (pages), each once, ending in d"
+        expected = "letters s, h, d and optionally b (batch) or p (pages), each once, ending in d"
         wrong_value(function, "cache_layout", expected, repr(layout))
     return layout
 
@@ -53,7 +53,7 @@ def check_cache_layout(function: str, layout: object) -> str:
 def cache_view(
     function: str, argument: str, shape: tuple[int, ...], layout: str, x: RotaryView, width: int
 ) -> CacheView:
-    """How a cache of this shape holds x (k or v), whose heads are `width` wide."""
+    """The view of a cache of this shape that holds x (k or v) with heads of `width` dims."""
     if len(shape) != len(layout):
         expected = f"{len(layout)} axes for cache_layout {layout!r}"
         wrong_value(function, argument, expected, f"shape {list(shape)}")
@@ -68,10 +68,10 @@ def cache_view(
 
 
 def check_cache(function: str, k: Any, v: Any, cache: Cache, x: RotaryView) -> CacheView:
-    """How a cache holds k and v, arrays or tensors alike; x: how k is seen.
+    """The view of a cache that holds k and v, arrays or tensors; x is the view of k.
 
     Raises:
-        TypeError, ValueError: dtypes, shapes or a cache_layout that do not fit each other.
+        TypeError, ValueError: the dtypes, shapes and cache_layout do not fit each other.
     """
     layout = check_cache_layout(function, cache.cache_layout)
     views = []
@@ -80,7 +80,7 @@ def check_cache(function: str, k: Any, v: Any, cache: Cache, x: RotaryView) -> C
         if one.dtype != k.dtype:
             wrong_type(function, name, f"the dtype of k, {k.dtype}", one.dtype)
     if tuple(v.shape[:-1]) != tuple(k.shape[:-1]):
-        expected = f"the shape of k but for d, {list(k.shape)}"
+        expected = f"the shape of k except for d, {list(k.shape)}"
         wrong_value(function, "v", expected, list(v.shape))
     for name, to, of in (("keys", cache.keys, k), ("values", cache.values, v)):
         views.append(cache_view(function, name, tuple(to.shape), layout, x, of.shape[-1]))

@@ -1,4 +1,4 @@
-"""How calls are written down: the repr of a specification or a module is the call that makes it."""
+"""Calls as text: the repr of a specification or a module is the call that makes it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 
 
 def call(self: object, **values: Any) -> str:
-    """``Name(...)``, the call that makes an object of these arguments."""
+    """``Name(...)``, the call that makes an object with these arguments."""
     return f"{type(self).__name__}({call_arguments(type(self), **values)})"
 
 
 def call_arguments(kind: Callable[..., Any], /, **values: Any) -> str:
-    """The arguments of a call as text, without those that have the default of `kind`.
+    """The arguments of a call as text, without those equal to the defaults of `kind`.
 
-    values: arguments by name, in the order of the signature. Required ones are written by position
-        if the signature allows it.
+    values: arguments by name, in the order of the signature. Required arguments are written by
+        position if the signature allows it.
     """
     parameters = inspect.signature(kind).parameters
     shown = []
@@ -36,7 +36,7 @@ def call_arguments(kind: Callable[..., Any], /, **values: Any) -> str:
 
 
 def written(value: Any) -> str:
-    """A value as text; of many numbers only some, and the text is no longer a call then."""
+    """A value as text; a long tuple is abbreviated, and then the text is no longer code."""
     if isinstance(value, np.generic):
         value = value.item()
     if not isinstance(value, tuple) or len(value) <= 8:

@@ -1,4 +1,4 @@
-"""What torch.compile takes for a constant of its graph, where it would trace a function.
+"""Functions that torch.compile runs once for a constant of its graph instead of tracing them.
 
 Nothing here imports torch.
 """
@@ -20,19 +20,19 @@ def constant(function: AnyFunction) -> AnyFunction:
 
     For functions whose arguments never change: integers, immutable objects.
     """
-    # All that torch.compiler.assume_constant_result does, which cannot be asked before torch is
-    # imported, nor later while it traces.
+    # This is all that torch.compiler.assume_constant_result does. It cannot be called before torch
+    # is imported, nor later while torch traces.
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
 
 
 def constant_without_tensors(function: AnyFunction) -> AnyFunction:
-    """Declare a function of numbers that makes NumPy's arrays: as `constant`, without tensors.
+    """As `constant` for calls without tensors, for functions that make NumPy arrays from numbers.
 
-    torch.compile traces NumPy as operations on tensors. It lacks some of them, and under
+    torch.compile traces NumPy functions as operations on tensors. It lacks some of them, and under
     ``torch.set_default_device`` it can follow hardly any. A call with a tensor, an array, a device
-    or a dtype of torch is traced: its result is a tensor, or changes. The array belongs to the
-    graph, which returns the same one in every call: who writes to it, copies it first.
+    or a torch dtype is traced, since its result is a tensor or changes. The array belongs to the
+    graph, which returns the same array in every call: copy it before you write to it.
     """
 
     @constant

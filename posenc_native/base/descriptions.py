@@ -1,7 +1,7 @@
-"""Descriptions of a rotation, which stand in place of frequencies and say all that these cannot.
+"""Descriptions of a rotation, which replace frequencies and also hold options that these lack.
 
-A description is a `Rotary`, or has one, which its method ``__rotary__`` returns. (An attribute
-``rope`` would not do: the module `XPos` has one, and scales as well.)
+A description is a `Rotary`, or its method ``__rotary__`` returns one. (An attribute ``rope`` would
+not do: the module `XPos` has one, and scales as well.)
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from typing import Any
 
 from . import arguments
 
-# Options of a rotation that a description has itself.
+# Options of a rotation that a description includes.
 DESCRIBED = ("pairing", "rotary_start", "axis_map", "scale")
 
 
 def description_in(value: Any) -> Any:
-    """The `Rotary` that the value is or has; None if there is none."""
+    """The `Rotary` that the value is or contains; None if neither."""
     of = getattr(type(value), "__rotary__", None)
     return None if of is None else of(value)
 
 
 def check_none_beside(function: str, rope: Any, options: Mapping[str, Any]) -> None:
-    """ValueError for an option, by its name, that is given beside a description which has it."""
+    """ValueError for an option that is given beside a description that includes it."""
     for name, given in options.items():
         if given is not None:
-            expected = f"none beside a Rotary, which has {name}={getattr(rope, name)!r}"
+            expected = f"no {name} beside a Rotary, which has {name}={getattr(rope, name)!r}"
             arguments.wrong_value(function, name, expected, repr(given))

@@ -1,7 +1,7 @@
-"""What is wrong with a call: fields, of which the text of an error is made.
+"""Errors about arguments: their fields, from which the text is made.
 
-Errors are plain ValueErrors and TypeErrors; those about an argument have a `Fault` as their
-attribute `fault`, from NumPy, torch and the native module alike.
+Errors are plain ValueErrors and TypeErrors. Each error about an argument has a `Fault` as its
+attribute `fault`, whether NumPy, torch or the native module raised it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ AnyError = TypeVar("AnyError", bound=Exception)
 
 
 class Fault(NamedTuple):
-    """An argument that is not what was expected, and what may have been meant by it."""
+    """An argument that is not as expected, with a suggested fix."""
 
     function: str
     argument: str
@@ -30,7 +30,7 @@ class Fault(NamedTuple):
 
 
 def error_of(kind: type[AnyError], fault: Fault) -> AnyError:
-    """The error of a kind that says what the fault is."""
+    """An error of this kind that describes the fault."""
     function, argument, expected, got, hint = fault
     text = f"{function}: {argument}: expected {expected}, got {got}"
     error = kind(f"{text}; {hint}" if hint else text)
@@ -40,22 +40,22 @@ def error_of(kind: type[AnyError], fault: Fault) -> AnyError:
 
 
 def _traced() -> bool:
-    """Whether torch.compile runs this: it follows no attribute of an exception.
+    """Whether torch.compile traces this; it cannot follow attributes of an exception.
 
-    Then errors have no fault and no hint; their text reaches the user all the same.
+    Then errors have no fault and no hint, but their text still reaches the user.
     """
     torch = sys.modules.get("torch")
     return torch is not None and torch.compiler.is_dynamo_compiling()
 
 
 def fault_of(error: BaseException) -> Fault | None:
-    """The fault of an error about an argument of this library, None of any other error."""
+    """The fault of an error about an argument of this library; None for any other error."""
     fault = None if _traced() else getattr(error, "fault", None)
     return fault if isinstance(fault, Fault) else None
 
 
 def names_like(name: str, names: Iterable[str], cutoff: float = 0.6) -> list[str]:
-    """At most three names that may have been meant: those in the name, else the nearest."""
+    """At most three suggested names: those contained in the name, else the nearest."""
     text = name.lower()
     within = sorted((each for each in names if each in text), key=len, reverse=True)
     if within:  # meta-llama/Llama-3.1-8B
@@ -66,7 +66,7 @@ def names_like(name: str, names: Iterable[str], cutoff: float = 0.6) -> list[str
 
 
 def add_hint(error: BaseException, hint: str) -> None:
-    """Write into an error about an argument what may have been meant."""
+    """Add a suggested fix to an error about an argument."""
     fault = fault_of(error)
     if fault is not None and hint and not fault.hint:
         blame(error, hint=hint)
@@ -74,7 +74,7 @@ def add_hint(error: BaseException, hint: str) -> None:
 
 @contextmanager
 def named(function: str) -> Iterator[None]:
-    """Errors about arguments, raised inside by another function, have the name of this one."""
+    """Name this function in errors about arguments that another function raises inside."""
     try:
         yield
     except (ValueError, TypeError) as error:
@@ -83,20 +83,20 @@ def named(function: str) -> Iterator[None]:
 
 
 def blame(error: BaseException, **changes: str) -> None:
-    """Change fields of an error about an argument: what its caller calls the argument."""
+    """Change fields of an error about an argument, such as the name that the caller uses."""
     fault = fault_of(error)
     if fault is not None:
         error.fault = fault._replace(**changes)  # type: ignore[attr-defined]
         error.args = (str(error.fault),)  # type: ignore[attr-defined]
 
 
-# What errors of operators look like after they have crossed torch, which passes on text alone.
+# The form of operators' errors after they crossed torch, which passes on only their text.
 _CROSSED = re.compile(
     r"(?P<function>\w+): (?P<argument>[^:]+): expected (?P<expected>.+), got (?P<got>.+)", re.DOTALL
 )
 
 
 def error_from_text(kind: type[AnyError], text: str) -> AnyError:
-    """The error whose text csrc/bindings/torch/tensors.h wrote."""
+    """The error for a text that csrc/bindings/torch/tensors.h wrote."""
     found = _CROSSED.fullmatch(text)
     return kind(text) if found is None else error_of(kind, Fault(**found.groupdict()))

@@ -1,6 +1,6 @@
-"""Types of arguments, for type checkers: the words of the overloads of public functions.
+"""Types of arguments, for type checkers: the names that overloads of public functions use.
 
-`TensorLike` and `TorchDtype` decide between overloads, not torch's own classes. Where torch is not
+`TensorLike` and `TorchDtype`, not torch's own classes, decide between overloads. If torch is not
 installed, a checker does not know its classes and would match them with anything.
 
 Keywords that overloads share are TypedDicts beside the function; those here are for functions with
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     import torch
     from typing_extensions import NotRequired, TypedDict
 
-# The dtype of an array, which the result has too.
+# The dtype of an array, which is also the dtype of the result.
 Number = TypeVar("Number", bound=np.generic)
 Number_co = TypeVar("Number_co", bound=np.generic, covariant=True)
 Item = TypeVar("Item")
 
 
 class SupportsArray(Protocol[Number_co]):
-    """An array, also one of another library that NumPy can read: pandas, xarray, JAX.
+    """An array of NumPy or of a library that NumPy can read: pandas, xarray, JAX.
 
-    A tensor matches this too, so overloads have tensors first.
+    A tensor matches this too, so overloads list tensors first.
     """
 
     def __array__(self) -> np.ndarray[Any, np.dtype[Number_co]]: ...
 
 
 class TensorLike(Protocol):
-    """A tensor, by what only tensors have."""
+    """A tensor, identified by an attribute that only tensors have."""
 
     @property
     def requires_grad(self) -> bool:
@@ -43,18 +43,18 @@ class TensorLike(Protocol):
 
 
 class SupportsRotary(Protocol):
-    """A `Rotary`, or what rotates as one says, such as a module of posenc_native.nn."""
+    """A `Rotary`, or an object that rotates like one, such as a module of posenc_native.nn."""
 
     def __rotary__(self) -> Any:
-        """The `Rotary`, which is on a floor above."""
+        """The `Rotary`; its class is in a higher layer."""
 
 
 class TorchDtype(Protocol):
-    """A dtype of torch, by what only these have."""
+    """A torch dtype, identified by an attribute that only torch dtypes have."""
 
     @property
     def is_floating_point(self) -> bool:
-        """Whether it is one of floats."""
+        """Whether it is a floating-point dtype."""
 
 
 if TYPE_CHECKING:
@@ -67,19 +67,19 @@ if TYPE_CHECKING:
     # Radians per position, or a description that has them.
     Frequencies = npt.ArrayLike | torch.Tensor | SupportsRotary
     Pairing = Literal["half", "interleaved"] | int
-    # Positions of q and k: for both, or a pair.
+    # Positions of q and k: the same for both, or a pair.
     NumbersOfTwo = Numbers | tuple[Numbers | None, Numbers | None] | None
     # Neither a tensor nor an array of another library.
     Plain = float | npt.NDArray[Any] | Sequence[Any]
-    # A result that a checker cannot tell: a union would force every caller to ask which it is.
+    # A result whose type a checker cannot tell; a union would force every caller to check it.
     ArrayOrTensor = Any
-    # What a result is written to.
+    # The memory that a result is written to.
     OutArray = npt.NDArray[Any] | None
     OutTensor = torch.Tensor | None
     NumPyDtype = npt.DTypeLike | None
     Dtype = npt.DTypeLike | TorchDtype | None
 
-    # Names that arguments take; tests/base/test_kinds.py compares them with those of the code.
+    # Names that arguments accept; tests/base/test_kinds.py compares them with those in the code.
     AxialPairing = Pairing | Literal["per_axis"]
     SinusoidalLayout = Literal["interleaved", "sin_cos", "cos_sin"]
     AxisPlace = Literal["outer", "middle", "inner"]
@@ -98,25 +98,25 @@ if TYPE_CHECKING:
     ShardOrder = Literal["contiguous", "zigzag", "striped", "head_tail"]
 
     class OfNumPy(TypedDict, total=False):
-        """Keywords with which a result stays an array."""
+        """Keywords for a result that is an array."""
 
         dtype: NumPyDtype
         device: None
 
     class OfTorch(TypedDict, total=False):
-        """Keywords that a call with a tensor may have."""
+        """Keywords of a call with a tensor."""
 
         dtype: Dtype
         device: Device | None
 
     class ByDtype(TypedDict):
-        """A dtype that makes a result a tensor."""
+        """Keywords with a dtype that makes the result a tensor."""
 
         dtype: TorchDtype
         device: NotRequired[Device | None]
 
     class OnDevice(TypedDict):
-        """A device, which makes a result a tensor."""
+        """Keywords with a device, which makes the result a tensor."""
 
         dtype: NotRequired[Dtype]
         device: Device

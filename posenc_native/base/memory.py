@@ -1,6 +1,6 @@
-"""Which memory a view names, by its address, shape and strides alone, wherever the memory is.
+"""The memory of a view, computed from its address, shape and strides, on any device.
 
-csrc/core/view.cc decides the same in the same way, for what the native code takes.
+csrc/core/view.cc decides the same in the same way for views that the native code takes.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class _Term(NamedTuple):
 
 
 def distinct_elements(item_size: int, shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether no two indices name the same memory: sufficient, and exact for nested strides.
+    """Whether no two indices share memory: a sufficient test, exact for nested strides.
 
-    True if every axis steps over all that the axes with smaller strides reach.
+    True if each axis steps over everything that the axes with smaller strides reach.
     """
     if 0 in shape:
         return True
@@ -45,8 +45,9 @@ def distinct_elements(item_size: int, shape: Sequence[int], strides: Sequence[in
 def overlap(a: View, b: View) -> bool:
     """Whether two views have a byte in common.
 
-    A search over the strides, which are mostly nested, so that little is left to try: a bounded
-    Diophantine problem. What is undecided after as many steps as csrc/core takes counts as yes.
+    This is a bounded Diophantine problem, solved by a search over the strides. Strides are mostly
+    nested, which leaves few cases to try. A search that is undecided after as many steps as
+    csrc/core takes counts as yes.
     """
     if 0 in a.shape or 0 in b.shape:
         return False
@@ -77,7 +78,7 @@ def _bounds(view: View) -> tuple[int, int]:
 
 
 def _solvable(terms: Sequence[_Term], target: int, budget: list[int]) -> bool:
-    """Whether the sum has a solution; terms in order of falling stride."""
+    """Whether the sum has a solution; terms are in order of falling stride."""
     if not terms:
         return target == 0
     budget[0] -= 1

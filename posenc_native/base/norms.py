@@ -1,4 +1,4 @@
-"""The RMS norm of q and k before (or after) their rotation: its options and what is valid of them.
+"""The RMS norm of q and k before (or after) their rotation: its options and their checks.
 
     y = x / sqrt(mean(x^2) + eps) * (weight + weight_offset)
 
@@ -30,7 +30,7 @@ NORMS = ("head", "token")
 class Norm(NamedTuple):
     """The options of a norm, in the order of the operators' schemas and of the native module.
 
-    Between them and those of the rotation stands `compute`, which a `TableRotation` has itself.
+    `compute` comes between them and the options of the rotation; a `TableRotation` includes it.
     """
 
     q_weight: Any = None
@@ -43,7 +43,7 @@ class Norm(NamedTuple):
 
 
 class NormOptions(TypedDict, total=False):
-    """Keywords of all functions that norm."""
+    """Keywords of all functions that apply a norm."""
 
     q_weight: npt.ArrayLike | torch.Tensor | None
     k_weight: npt.ArrayLike | torch.Tensor | None
@@ -55,7 +55,7 @@ class NormOptions(TypedDict, total=False):
 
 
 class NormCallOptions(NormOptions, total=False):
-    """Keywords of a norm where a `Rotary` says how pairs turn."""
+    """Keywords of a norm whose rotation a `Rotary` describes."""
 
     layout: str | None
     inplace: bool
@@ -70,16 +70,16 @@ class NormedRotationOptions(NormOptions, PairOptions, total=False):
 
 
 class NormedTableRotationOptions(NormOptions, PairOptions, total=False):
-    """Keywords of a norm and a rotation by ready tables."""
+    """Keywords of a norm and a rotation by precomputed tables."""
 
     rows: npt.ArrayLike | torch.Tensor | None
     axis_map: npt.ArrayLike | torch.Tensor | None
 
 
 def check_norm(function: str, norm: Norm, dtype: object, layout: object) -> Norm:
-    """The norm with checked numbers and names; weights are left to `weight_shape`."""
+    """The norm with checked numbers and names; `weight_shape` checks the weights."""
     if isinstance(layout, str) and "g" in layout:
-        expected = "letters of b, s, h, d (or t, h, d), heads along one axis"
+        expected = "letters of b, s, h, d (or t, h, d), with the heads along one axis"
         wrong_value(function, "layout", expected, repr(layout))
     eps = arguments.finite_number(function, "eps", norm.eps)
     if eps < 0:
@@ -87,7 +87,7 @@ def check_norm(function: str, norm: Norm, dtype: object, layout: object) -> Norm
     arguments.check_name(function, "norm_over", norm.norm_over, NORMS)
     offset = arguments.factor(function, "weight_offset", norm.weight_offset, dtype)
     if not norm.norm and not (norm.q_weight is None and norm.k_weight is None):
-        wrong_value(function, "norm", "True where a weight is given", False)
+        wrong_value(function, "norm", "True if a weight is given", False)
     return norm._replace(
         norm=bool(norm.norm), eps=eps, weight_offset=offset, norm_first=bool(norm.norm_first)
     )
@@ -96,10 +96,10 @@ def check_norm(function: str, norm: Norm, dtype: object, layout: object) -> Norm
 def weight_shape(
     function: str, argument: str, weight: Any, norm_over: str, view: RotaryView
 ) -> tuple[int, ...]:
-    """The shape in which a weight is multiplied with x: 1, or heads, at h, and the dims of a head.
+    """The shape in which a weight multiplies x: 1 or the heads at h, and the dims of a head.
 
     Raises:
-        TypeError, ValueError: a weight of no float dtype, or of a shape that does not fit the view.
+        TypeError, ValueError: the weight has no float dtype, or its shape does not fit the view.
     """
     arguments.check_dtype(function, argument, weight.dtype, arguments.FLOAT_DTYPES)
     heads, dims = view.heads, view.shape[-1]
@@ -110,14 +110,14 @@ def weight_shape(
         names = {"head": "[D] or [H, D]", "token": "[H, D] or [H * D]"}[norm_over]
         sizes = " or ".join(str(list(each)) for each in allowed)
         wrong_value(function, argument, f"shape {names} = {sizes}", list(shape))
-    # The dims of one head, or of one after the other.
+    # The dims of one head, or of all heads one after the other.
     rows = 1 if norm_over == "head" and len(shape) == 1 else heads
     lengths = {"h": rows, "d": dims}
     return tuple(lengths.get(letter, 1) for letter in view.layout)
 
 
 def mean_axes(norm_over: str, view: RotaryView) -> tuple[int, ...]:
-    """The axes over which the mean of the squares is."""
+    """The axes over which the squares are averaged."""
     if norm_over == "token" and "h" in view.layout:
         return (view.layout.index("h"), len(view.layout) - 1)
     return (len(view.layout) - 1,)

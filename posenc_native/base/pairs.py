@@ -1,6 +1,6 @@
-"""What a call for q and k says of each: options that are pairs, one of the two alone, outputs.
+"""Options of calls for q and k: pairs of options, calls with only q or only k, outputs.
 
-A pair is a tuple (of q, of k). An option that is none holds for both.
+A pair is a tuple (for q, for k). An option that is not a pair applies to both.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from .errors import blame
 
 
 def outputs(function: str, out: Any, inplace: bool, missing: int | None = None) -> tuple[Any, Any]:
-    """The argument out for q and k, of which the one that is missing has none."""
+    """The argument out for q and k; if one of them is missing, its output is None."""
     if not isinstance(out, tuple) or len(out) != 2:
-        got = f"{len(out)} of them" if isinstance(out, tuple) else type(out).__name__
+        got = f"a tuple of {len(out)}" if isinstance(out, tuple) else type(out).__name__
         arguments.wrong_type(function, "out", "a pair (q_out, k_out)", got)
     if inplace:
-        arguments.wrong_value(function, "inplace", "False where out says where results go", True)
+        arguments.wrong_value(function, "inplace", "False if out is given", True)
     for i, one in enumerate(out):
         if (one is None) != (i == missing):
             expected = f"None, as {'qk'[i]} is" if i == missing else "memory for the result"
@@ -34,7 +34,7 @@ def outputs(function: str, out: Any, inplace: bool, missing: int | None = None) 
 def as_operands(
     function: str, q: Any, k: Any, inplace: bool
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """q and k as arrays; to be overwritten they must be NumPy arrays or of a subclass."""
+    """q and k as arrays; for inplace they must be NumPy arrays or of a subclass."""
     plain_q = arguments.as_operand(function, "q", q)
     if arguments.is_tensor(k):
         arguments.wrong_type(function, "k", "an array, as q is", type(k).__name__)
@@ -45,37 +45,37 @@ def as_operands(
 
 
 def check_overwritten(function: str, **given: Any) -> None:
-    """TypeError for what cannot be rotated in place, since it is read through a copy."""
+    """TypeError for an input that cannot be rotated in place, since it is read through a copy."""
     for argument, value in given.items():
         if value is not None and not isinstance(value, np.ndarray):
-            expected = "a NumPy array or a torch tensor, to be rotated in place"
+            expected = "a NumPy array or a torch tensor, to rotate in place"
             arguments.wrong_type(function, argument, expected, type(value).__name__)
 
 
 def missing_one(q: Any, k: Any) -> int | None:
-    """Which of q (0) and k (1) is None; None where neither or both are."""
+    """The index of the one that is None, q (0) or k (1); None if neither or both are."""
     return None if (q is None) == (k is None) else int(k is None)
 
 
 def first_given(inputs: tuple[Any, ...]) -> Any:
-    """x, or q, or k where q is None."""
+    """x, or q, or k if q is None."""
     return inputs[0] if inputs[0] is not None or len(inputs) == 1 else inputs[1]
 
 
 def to_each(to: Any, inputs: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Where q and k go; None for new memory."""
+    """The outputs for q and k; None for new memory."""
     if isinstance(to, tuple):
         return to[0], to[1]
     return inputs if to else (None, None)
 
 
 def of_pair(option: Any, i: int) -> Any:
-    """An option for q or for k, which may be one for both."""
+    """The option for q or for k; an option that is not a pair applies to both."""
     return option[i] if is_pair(option) else option
 
 
 def is_pair(option: Any) -> bool:
-    """Whether an option is one for q and one for k. Two numbers are positions of two tokens."""
+    """Whether an option is a pair for q and k. Two numbers are positions of two tokens instead."""
     return (
         type(option) is tuple
         and len(option) == 2
@@ -83,14 +83,14 @@ def is_pair(option: Any) -> bool:
     )
 
 
-# What an int as positions is, where the tokens of x say how many there are.
+# The meaning of positions that are an int, if the tokens of x determine their number.
 FIRST = "the position of the first token"
 
 
 def positions_of_each(
     function: str, q: Any, k: Any, positions: Any, layout: Any
 ) -> tuple[Any, Any]:
-    """Positions of q, and of k if it has its own; of arrays, as arrays."""
+    """Positions of q, and those of k if they differ; as arrays if q is an array."""
     if not is_pair(positions):
         return positions, None
     pair = [positions[0], 0 if positions[1] is None else positions[1]]
@@ -110,9 +110,9 @@ def positions_of_each(
 
 
 def positions_in(function: str, first: int, x: Any, layout: Any) -> Any:
-    """The positions first, first + 1 ... of the tokens of x, an array or a tensor as x is.
+    """The positions first, first + 1 ... of the tokens of x, as an array or a tensor like x.
 
-    Of no token where the layout does not fit x: that is another error.
+    They are empty if the layout does not fit x; another check raises that error.
     """
     shape = getattr(x, "shape", ())
     at = max(layout.find("s"), layout.find("t")) if isinstance(layout, str) else -1
@@ -120,11 +120,11 @@ def positions_in(function: str, first: int, x: Any, layout: Any) -> Any:
 
 
 def consecutive(function: str, first: int, count: int, x: Any) -> Any:
-    """`count` positions from the first on, an array or a tensor as x is."""
+    """`count` positions from the first on, as an array or a tensor like x."""
     if not arguments.is_symbolic(first):
         first = int(first)
         if not -(2**63) <= first <= 2**63 - max(count, 1):
-            expected = "an int of 64 bits, as are the positions of all tokens"
+            expected = "an int of 64 bits, for which all later positions also fit"
             arguments.wrong_value(function, "positions", expected, first)
     if not arguments.is_tensor(x):
         return np.arange(count) + np.int64(first)
@@ -136,10 +136,10 @@ def consecutive(function: str, first: int, count: int, x: Any) -> Any:
 def tables_of_each(
     function: str, q: Any, cos: Any, sin: Any
 ) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """cos of q and of k, and sin; None for k where they are the same. Of arrays, as arrays."""
+    """cos for q and k, and sin; None for k if they are the same. As arrays if q is an array."""
     for (name, table), (other_name, other) in permutations((("cos", cos), ("sin", sin))):
         if is_pair(other) and not is_pair(table):
-            expected = f"a pair ({name}_q, {name}_k), as {other_name} is"
+            expected = f"a pair ({name}_q, {name}_k), since {other_name} is a pair"
             arguments.wrong_type(function, name, expected, type(table).__name__)
     if not is_pair(cos):
         return (cos, None), (sin, None)
@@ -152,7 +152,7 @@ def tables_of_each(
 
 
 def rows_of_each(function: str, q: Any, rows: Any) -> tuple[Any, Any]:
-    """Rows of the tables for q, and for k if it has its own; of arrays, as arrays."""
+    """Rows of the tables for q, and those for k if they differ; as arrays if q is an array."""
     pair = list(rows) if is_pair(rows) else [rows, None]
     for i, one in enumerate(pair):
         if one is not None and type(one) is not ndarray and not arguments.is_tensor(q):
@@ -162,11 +162,11 @@ def rows_of_each(function: str, q: Any, rows: Any) -> tuple[Any, Any]:
 
 
 def starts_of_each(function: str, rotary_start: Any) -> tuple[Any, int]:
-    """rotary_start of q, and of k; -1 where it is the same."""
+    """rotary_start for q and for k; -1 for k if it is the same."""
     if type(rotary_start) is not tuple:
         return rotary_start, -1
     if len(rotary_start) != 2:
-        got = f"{len(rotary_start)} of them"
+        got = f"a tuple of {len(rotary_start)}"
         arguments.wrong_type(function, "rotary_start", "an int or a pair of ints", got)
     q_start, k_start = (
         arguments.size(function, f"rotary_start[{i}]", start)

@@ -1,18 +1,18 @@
-"""The options of a rotation, declared once for all floors.
+"""The options of a rotation, declared once for all layers.
 
 Below the public functions a call is ``f(x, *rotation, out)`` or ``f(q, k, *rotation, inplace)``:
-the fields of a `Rotation` or a `TableRotation` in their order, which is also that of the operators'
-schemas and of the native module. Small calls pass the options on by position, without names. Code
-that looks into them makes the record: ``Rotation(*options)``. Options at the end may be left out.
+the fields of a `Rotation` or a `TableRotation` in their order. The operators' schemas and the
+native module use the same order. Small calls pass the options on by position. Code that inspects
+them makes the record: ``Rotation(*options)``. Options at the end may be omitted.
 
-Above `engines/rotations.py` None stands for an option that was not given; below it, every option
+Above `engines/rotations.py`, None stands for an option that was not given; below it, every option
 has its value.
 
-A public option that is a pair, one for q and one for k, is two fields: the option itself for q, and
-for k one whose name begins with ``k_``. The default of that one says that k has what q has.
+A public option that may be a pair for q and k is two fields: the option itself for q, and a field
+for k whose name begins with ``k_``. The default of that field means that k has the option of q.
 
-`RotationOptions` and `TableRotationOptions` are the same for type checkers: the keywords of the
-public functions. `tests/base/test_rotation.py` holds all of them together.
+`RotationOptions` and `TableRotationOptions` declare the same for type checkers: the keywords of the
+public functions. `tests/base/test_rotation.py` checks that all of them agree.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _turned_back(rotation: AnyRotation) -> AnyRotation:
 
 
 class Rotation(NamedTuple):
-    """By positions and frequencies."""
+    """A rotation by positions and frequencies."""
 
     positions: Any
     inv_freq: Any
@@ -58,12 +58,12 @@ class Rotation(NamedTuple):
     out_pairing: str | int = "same"
 
     def turned_back(self) -> Rotation:
-        """The rotation the other way: the transpose."""
+        """The inverse rotation: the transpose."""
         return _turned_back(self)
 
 
 class TableRotation(NamedTuple):
-    """By ready cosines and sines."""
+    """A rotation by precomputed cosines and sines."""
 
     cos: Any
     sin: Any
@@ -81,7 +81,7 @@ class TableRotation(NamedTuple):
     out_pairing: str | int = "same"
 
     def turned_back(self) -> TableRotation:
-        """The rotation the other way: the transpose."""
+        """The inverse rotation: the transpose."""
         return _turned_back(self)
 
 
@@ -93,19 +93,19 @@ _OF_K = {
 
 
 def own_tokens(rotation: Rotation | TableRotation) -> bool:
-    """Whether k has positions, tables or rows of its own, and so tokens."""
+    """Whether k has separate positions, tables or rows, and therefore separate tokens."""
     if isinstance(rotation, Rotation):
         return rotation.k_positions is not None
     return rotation.k_cos is not None or rotation.k_rows is not None
 
 
 def apart(rotation: Rotation | TableRotation) -> bool:
-    """Whether q and k are turned one by one."""
+    """Whether q and k are rotated separately."""
     return own_tokens(rotation) or rotation.k_start >= 0
 
 
 def of_each(rotation: AnyRotation) -> tuple[AnyRotation, AnyRotation]:
-    """The rotations of q alone and of k alone."""
+    """The separate rotations of q and of k."""
     record: Any = rotation
     fields = {name: k for name, k in _OF_K.items() if k in record._fields}
     same = {k: record._field_defaults[k] for k in fields.values()}
@@ -115,7 +115,7 @@ def of_each(rotation: AnyRotation) -> tuple[AnyRotation, AnyRotation]:
 
 @contextmanager
 def of_pair(rotation: Rotation | TableRotation, i: int) -> Iterator[None]:
-    """Inside, errors about an option that is a pair say which one: that of q (0) or of k (1)."""
+    """Add the index, q (0) or k (1), to errors about an option that is a pair."""
     try:
         yield
     except (ValueError, TypeError) as error:
@@ -126,7 +126,7 @@ def of_pair(rotation: Rotation | TableRotation, i: int) -> Iterator[None]:
 
 
 def is_pair(rotation: Rotation | TableRotation, option: str) -> bool:
-    """Whether the option is one for q and one for k."""
+    """Whether the option is a pair for q and k."""
     k = _OF_K.get(option)
     if k is None or k not in rotation._fields:
         return False
@@ -134,7 +134,7 @@ def is_pair(rotation: Rotation | TableRotation, option: str) -> bool:
 
 
 class PairOptions(TypedDict, total=False):
-    """Keywords that say where the pairs are."""
+    """Keywords that define the pairs."""
 
     layout: str | None
     pairing: Pairing | None
@@ -150,7 +150,7 @@ class PairOptionsOfTwo(TypedDict, total=False):
 
 
 class _OptionsOfAngles(TypedDict, total=False):
-    """Keywords of rotations by positions and frequencies, but for where the pairs are."""
+    """Keywords of rotations by positions and frequencies, except those that define the pairs."""
 
     axis_map: npt.ArrayLike | torch.Tensor | None
     scale: float | None
@@ -168,7 +168,7 @@ class RotationOptionsOfTwo(PairOptionsOfTwo, _OptionsOfAngles, total=False):
 
 
 class TableRotationOptions(PairOptions, total=False):
-    """Keywords of rotations by ready tables."""
+    """Keywords of rotations by precomputed tables."""
 
     inverse: bool
     compute: Literal["float32", "as_written"]
@@ -188,7 +188,7 @@ class TableRotationOptionsOfTwo(PairOptionsOfTwo, total=False):
 
 
 class CallOptions(TypedDict, total=False):
-    """Keywords of a call of a `Rotary`, which has the others itself."""
+    """Keywords of a call of a `Rotary`, which includes all others."""
 
     layout: str | None
     inverse: bool

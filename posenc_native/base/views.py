@@ -1,4 +1,4 @@
-"""How rotary sees a tensor: its axes, the part of a head that turns, which dims are pairs.
+"""How a rotation views a tensor: its axes, the rotated part of a head, the pairs of dims.
 
 As in arguments.py, nothing here touches the elements of an array.
 """
@@ -14,13 +14,13 @@ from .arguments import one_of, pairing_hint, size, wrong_type, wrong_value
 
 @dataclass(frozen=True)
 class RotaryView:
-    """How rotary sees a tensor: the letters of its axes, and the dims of the head that are paired.
+    """How a rotation views a tensor: the letters of its axes, and the pairs of dims of a head.
 
-    layout: one letter an axis in memory order, ``d`` last: b (batch), s (sequence) or t (packed
-    tokens), h (heads), with h also g (groups of heads; h are those of a group). The dims
-    ``start .. start + 2 * pairs`` of ``d`` are rotated. They form blocks of `block` dims; within a
-    block dim i is paired with dim i + block / 2, and the pairs of all blocks, in order, have the
-    `pairs` frequencies. In the result the blocks have `out_block` dims.
+    layout: one letter per axis in memory order, ``d`` last: b (batch), s (sequence) or t (packed
+    tokens), h (heads), and with h also g (groups of heads; h is then the heads of a group). The
+    dims ``start .. start + 2 * pairs`` of ``d`` are rotated. They form blocks of `block` dims.
+    Within a block, dim i is paired with dim i + block / 2; the pairs of all blocks, in order, have
+    the `pairs` frequencies. In the result the blocks have `out_block` dims.
     """
 
     shape: tuple[int, ...]
@@ -31,7 +31,7 @@ class RotaryView:
     out_block: int
 
     def turned_back(self) -> RotaryView:
-        """The view of the rotation the other way, from the blocks of the result."""
+        """The view of the inverse rotation, which starts from the blocks of the result."""
         return replace(self, block=self.out_block, out_block=self.block)
 
     @property
@@ -46,7 +46,7 @@ class RotaryView:
 
     @property
     def heads(self) -> int:
-        """How many heads there are, 1 without an axis h."""
+        """The number of heads, 1 without an axis h."""
         return self._length("g") * self._length("h")
 
     def _length(self, letter: str) -> int:
@@ -60,7 +60,7 @@ class RotaryView:
         before: tuple[int, ...] = (),
         after: tuple[int, ...] = (),
     ) -> None:
-        """ValueError unless the axes between are [s], [1, s] or [b, s] (or [t])."""
+        """ValueError unless the axes between before and after are [s], [1, s], [b, s] or [t]."""
         letters = ["t" if "t" in self.layout else "s"]
         allowed = [(*before, self.tokens, *after)]
         if self.batch is not None:
@@ -83,10 +83,11 @@ class RotaryView:
         rows: int | None = None,
         by_axis: bool = False,
     ) -> bool:
-        """Whether a table is by head; ValueError unless its axes are those of tokens and pairs.
+        """Whether a table is per head; ValueError unless its axes fit the tokens and pairs.
 
-        They are as `check_tokens` has them, and P. By head they are [b, h, s, P] or [1, h, s, P],
-        or [h, s, P] without an axis b. by_axis: before them is [A]. rows: they are [rows, P].
+        The axes are those of `check_tokens`, then P. Per head they are [b, h, s, P] or
+        [1, h, s, P], or [h, s, P] without an axis b. by_axis: an axis [A] comes first. rows: the
+        shape is [rows, P].
         """
         if rows is not None:
             if tuple(shape) != (rows, self.pairs):
@@ -106,15 +107,15 @@ class RotaryView:
             sizes = [*before, *[self.batch] * batched, self.heads, self.tokens, self.pairs]
             wrong_value(function, argument, f"shape [{axes}] = {sizes}", list(shape))
         if not one_of(heads, (1, self.heads)):
-            expected = f"tables for {self.heads} heads, or the same for all"
+            expected = f"tables for {self.heads} heads, or one for all heads"
             wrong_value(function, argument, expected, f"shape {list(shape)}")
         return True
 
     def align(self, table: Any, by_head: bool = False) -> Any:
-        """Tables by token, with axes that broadcast with x[..., :P].
+        """Tables per token, with axes that broadcast with x[..., :P].
 
-        An array or tensor ``[s, P]``, ``[1, s, P]`` or ``[b, s, P]``, with an axis H before P if
-        they are by head.
+        table: an array or tensor ``[s, P]``, ``[1, s, P]`` or ``[b, s, P]``, with an axis H before
+        P if it is per head.
         """
         letters = ["b"] * (table.ndim - 2 - by_head) + ["t" if "t" in self.layout else "s"]
         letters += ["h"] * by_head + ["d"]
@@ -148,7 +149,7 @@ def rotary_view(
 ) -> RotaryView:
     """How a tensor of this shape is rotated; ValueError if the arguments do not fit it.
 
-    angles: the argument that says how many pairs there are.
+    angles: the argument that determines the number of pairs.
     """
     letters = check_layout(function, layout)
     if len(shape) != len(letters):
@@ -176,27 +177,27 @@ def check_frequency_axes(function: str, shape: tuple[int, ...]) -> None:
 def check_frequency_heads(
     function: str, shape: tuple[int, ...], views: Mapping[str, RotaryView]
 ) -> None:
-    """ValueError unless inv_freq is the same for all heads, or has one row for each of every x."""
+    """ValueError unless inv_freq is the same for all heads, or has a row per head of every x."""
     for name, view in views.items():
         if len(shape) > 1 and not one_of(shape[-2], (1, view.heads)):
-            expected = f"frequencies for {view.heads} heads of {name}, or the same for all"
+            expected = f"frequencies for {view.heads} heads of {name}, or one row for all heads"
             wrong_value(function, "inv_freq", expected, f"shape {list(shape)}")
 
 
 def rotary_axes(function: str, no_positions: bool, no_axis_map: bool, frequency_axes: int) -> bool:
-    """Whether positions have an axis [A, ...]; ValueError where they are missing then."""
+    """Whether positions have an axis [A, ...]; ValueError if they do and are missing."""
     summed = frequency_axes == 3
     if no_positions and (summed or not no_axis_map):
         given = "inv_freq [A, H, P]" if no_axis_map else "axis_map"
         wrong_value(function, "positions", f"shape [A, s] or [A, b, s] with {given}", None)
     if summed and not no_axis_map:
-        expected = "None with inv_freq [A, H, P], which says it itself"
+        expected = "None with inv_freq [A, H, P], which already maps the axes"
         wrong_value(function, "axis_map", expected, "an array")
     return summed or not no_axis_map
 
 
 def rounds_as_written(function: str, compute: object) -> bool:
-    """Whether a rotation by tables rounds after each operation; ValueError for other names."""
+    """Whether a rotation by tables rounds after each operation; ValueError for unknown names."""
     if not isinstance(compute, str):
         wrong_type(function, "compute", "a str", type(compute).__name__)
     if compute not in ("float32", "as_written"):
@@ -207,20 +208,20 @@ def rounds_as_written(function: str, compute: object) -> bool:
 def check_same_tokens(
     function: str, q: RotaryView, k: RotaryView, own_tokens: bool = False, own_start: bool = False
 ) -> None:
-    """ValueError unless the shapes of q and k are equal but for their heads.
+    """ValueError unless the shapes of q and k are equal except for their heads.
 
-    own_tokens, own_start: what else k has of its own, and so may have of another length.
+    own_tokens, own_start: k has separate tokens, or a separate start, and may differ there too.
     """
     free = "gh" + "bst" * own_tokens + "d" * own_start
     for letter, q_length, k_length in zip(q.layout, q.shape, k.shape, strict=True):
         if letter not in free and q_length != k_length:
             but = ", ".join(letter for letter in q.layout if letter in free) or "h"
-            expected = f"the shape of q but for {but}, {list(q.shape)}"
+            expected = f"the shape of q except for {but}, {list(q.shape)}"
             wrong_value(function, "k", expected, list(k.shape))
 
 
 def check_layout(function: str, layout: object) -> str:
-    """The layout as a str of letters; TypeError or ValueError if it is none of a rotation."""
+    """The layout as a str of letters; TypeError or ValueError if no rotation can have it."""
     if not isinstance(layout, str):
         wrong_type(function, "layout", "a str", type(layout).__name__)
     letters = set(layout)
@@ -233,8 +234,8 @@ def check_layout(function: str, layout: object) -> str:
         or not tokens_once
     ):
         expected = (
-            "distinct letters of b, s, h, d, or t for b and s, with s or t and ending in d; with h "
-            "also g"
+            "distinct letters of b, s, h, d (or t, h, d), with s or t, ending in d; g is allowed "
+            "with h"
         )
         wrong_value(function, "layout", expected, repr(layout))
     return layout
@@ -252,4 +253,4 @@ def _block_size(function: str, argument: str, pairing: object, pairs: int) -> in
     block = size(function, argument, pairing)
     if block == 0 or block % 2 or 2 * pairs % block:
         wrong_value(function, argument, expected, block)
-    return block if pairs else 2  # of no pairs a block may have any size, more than arrays
+    return block if pairs else 2  # without pairs, a block may have any size, even beyond an array's

@@ -1,13 +1,13 @@
 """The command line: ``posenc-native`` and ``python -m posenc_native``.
 
-Each command is a function here: its signature has the options, its docstring what --help says
-(signatures.py).
+Each command is a function of this package: its signature defines the options, its docstring is the
+text of --help (signatures.py).
 
-argparse parses, because the command has to work from a bare wheel with numpy alone: typer and click
-would be dependencies of everyone who never types a command. Where rich is installed (the extra
-[cli]) a terminal gets tables, colours and progress bars from it, and --help is drawn by
-rich-argparse; pipes and files get plain text. Nothing that a command does not need is imported:
-neither torch nor matplotlib to print --help.
+argparse parses, because the command must work from a bare wheel with only numpy: typer and click
+would be dependencies even for users who never type a command. If rich is installed (the extra
+[cli]), a terminal gets tables, colors and progress bars from it, and rich-argparse draws --help;
+pipes and files get plain text. A command imports only what it needs: --help imports neither torch
+nor matplotlib.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from .signatures import add_function
 __all__ = ["main"]
 
 _DESCRIPTION = """\
-Position encodings for transformers, exact at every position: see what a model
-does to its positions, draw encodings, write their tables to files, see what
-was built."""
+Position encodings for transformers, exact at every position. Explain how a
+model encodes positions, draw encodings, write their tables to files, print
+what was built."""
 
 _EPILOG = """\
 examples:
@@ -44,15 +44,16 @@ examples:
 
 exit status:
   0    done
-  1    something went wrong, which is one line on stderr
-  2    the command line makes no sense
+  1    an error, described in one line on stderr
+  2    usage error
   130  interrupted
-  141  nobody reads the output any more (`| head`)
-  compare ends with 1 if there is a difference and with 2 if one cannot be
-  read, explain --as with 1 if something cannot be said, bench as it is told.
+  141  the reader of the output closed it (`| head`)
+  compare exits with 1 if checkpoints differ and with 2 if one cannot be read,
+  explain --as with 1 if something cannot be expressed, bench with the status
+  of the benchmarks.
 
-On a terminal, output is drawn by rich where it is installed
-(rich, rich-argparse) and follows NO_COLOR; pipes and files get plain text."""
+On a terminal, rich draws the output if it is installed (rich, rich-argparse),
+and NO_COLOR is respected; pipes and files get plain text."""
 
 
 _LONGEST = 2000  # characters of a message, which may quote what was typed or read
@@ -63,13 +64,13 @@ def main(arguments: Sequence[str] | None = None, program: str = "posenc-native")
 
     Args:
         arguments: those after the program's name; None for ``sys.argv``.
-        program: the name that messages and --help begin with.
+        program: the name that begins messages and --help.
 
     Returns:
         The exit status, as --help lists them.
     """
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by whoever runs the command
+        if getattr(sys, name) is None:  # closed by the caller
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - stays open
     try:
         try:
@@ -77,7 +78,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "posenc-native")
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        # Python flushes once more at exit, and would complain.
+        # Python flushes once more at exit and would report an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
 
@@ -86,21 +87,21 @@ def _run_command(arguments: Sequence[str] | None, program: str) -> int:
     parser = program_parser(program)
     speaker = None
     try:
-        # bench passes on options that it does not know: those of the benchmarks.
+        # bench passes unknown options on to the benchmarks.
         options, rest = parser.parse_known_args(arguments)
         parser = options.parser
         if rest and not options.takes_more:
             parser.error(unknown(parser, rest))
         options.more = rest
         return options.run(options) or 0
-    except SystemExit as stop:  # of argparse, after --help and --version
+    except SystemExit as stop:  # from argparse, after --help and --version
         return int(stop.code or 0)
     except CommandError as error:
         message, status, speaker = str(error), error.status, error.program
     except KeyboardInterrupt:
         message, status = "interrupted", 130
     except MemoryError:
-        message, status = "there is not enough memory", 1
+        message, status = "not enough memory", 1
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             raise
@@ -110,14 +111,14 @@ def _run_command(arguments: Sequence[str] | None, program: str) -> int:
         if found is None:
             raise
         message, status = found, 2
-    if len(message) > _LONGEST:  # what is wrong stands at either end
+    if len(message) > _LONGEST:  # the informative parts are at both ends
         message = f"{message[: _LONGEST // 2]} ... {message[-_LONGEST // 2 :]}"
     print(terminal.printable(f"{speaker or parser.prog}: {message}"), file=sys.stderr)
     return status
 
 
 def program_parser(program: str) -> CommandParser:
-    """The parser of a whole command line."""
+    """The parser of the whole command line."""
     parser = CommandParser(prog=program, description=_DESCRIPTION, epilog=_EPILOG)
     parser.add_argument("--version", action="version", version=f"posenc_native {__version__}")
     commands = parser.add_commands("COMMAND", "commands")
@@ -128,7 +129,7 @@ def program_parser(program: str) -> CommandParser:
     table.add(commands)
     add_function(commands, "demo", demo.demo)
     add_function(commands, "completion", completion.completion_of(parser))
-    # The benchmarks, where they are, have a --help of their own.
+    # In a working copy the benchmarks print their own --help.
     help_here = bench.repository() is None
     usage = "%(prog)s [OPTION ...]"
     add_function(commands, "bench", bench.bench, add_help=help_here, usage=usage)

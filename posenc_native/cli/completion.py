@@ -1,4 +1,4 @@
-"""completion: a script with which a shell completes what is typed."""
+"""completion: a script that makes a shell complete commands and options."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Shell = Annotated[str, Kind(choices=("bash", "zsh", "tcsh"))]
 
 
 def completion_of(parser: Any) -> Callable[[Shell], None]:
-    """The command that completes what this parser reads."""
+    """The command that prints the completions of this parser."""
 
     def completion(shell: Shell, /) -> None:
-        """Print a script with which a shell completes commands and options.
+        """Print a script that makes a shell complete commands and options.
 
-        Prints a script for the shell to read when it starts. With it the Tab key
+        Prints a script for the shell to read when it starts. The Tab key then
         completes commands, options and their choices. Needs shtab.
 
         Args:

@@ -1,6 +1,6 @@
 """The options that describe an encoding.
 
-What goes with what, and the defaults, are those of the functions that make encodings:
+The functions that make encodings define which options combine, and their defaults:
 `SinusoidalSpec` and its `from_preset`, `Rotary`, its `preset` and its `from_config`.
 """
 
@@ -25,17 +25,17 @@ from .kinds import Kind, at_least_one, number, reading, whole_number
 from .parser import CommandError, CommandParser, UsageError, default_in_help, flag
 from .terminal import show_table
 
-# What an annotation says of the encodings that a function takes.
+# The kinds of encodings that an annotation allows.
 KINDS: Mapping[object, tuple[str, ...]] = {
     SinusoidalSpec: ("sinusoidal",),
     Rotary: ("rotary",),
     SinusoidalSpec | Rotary: ("sinusoidal", "rotary"),
 }
 
-# What json.loads raises: for other text, for thousands of digits, for thousands of brackets.
+# json.loads raises these: for text that is not JSON, thousands of digits, thousands of brackets.
 _NO_JSON = (ValueError, RecursionError)
 
-_DIM = 128  # of a picture, if no option says what it shows
+_DIM = 128  # of a picture, if no option describes the encoding
 
 
 def _pairing_name_or_size(text: str) -> str | int:
@@ -71,7 +71,7 @@ def _preset(text: str) -> str:
 
 _BOTH = {
     "base": Kind(number, "X", text="base of the frequencies (rope_theta)"),
-    "preset": Kind(_preset, "NAME", text="as a published model or project has it"),
+    "preset": Kind(_preset, "NAME", text="use the settings of a published model or project"),
 }
 _SINUSOIDAL = {
     "dim": Kind(whole_number, "N", text="width of the table"),
@@ -83,19 +83,19 @@ _SINUSOIDAL = {
     "set": Kind(
         _assignment,
         "NAME=VALUE",
-        text="an option of a sinusoidal --preset, under its owner's name; may be repeated",
+        text="an option of a sinusoidal --preset, by the name in its project; may be repeated",
     ),
 }
 _ROTARY = {
     "head_dim": Kind(whole_number, "N", text="width of a head of queries and keys"),
-    "config": Kind(Path, "PATH", text="as a model's config.json says, the file or its folder"),
+    "config": Kind(Path, "PATH", text="read a model's config.json: the file or its folder"),
     "rotary_dim": Kind(
         whole_number, "N", text="how many dims of a head are rotated (default: all)"
     ),
     "pairing": Kind(
         _pairing_name_or_size,
         "NAME",
-        text="which dims are a pair: half, interleaved, or a block size",
+        text="which dims form a pair: half, interleaved, or a block size",
     ),
     "scaling": Kind(
         _json_object,
@@ -105,17 +105,17 @@ _ROTARY = {
     ),
     "layer_type": Kind(
         metavar="NAME",
-        text="with --preset or --config: which layers, where they differ, as in full_attention",
+        text="with --preset or --config: which layers, if they differ, such as full_attention",
     ),
-    "layer": Kind(whole_number, "N", text="with --config: number of a layer, in place of its type"),
+    "layer": Kind(whole_number, "N", text="with --config: index of a layer, instead of its type"),
     "seq_len": Kind(
         at_least_one,
         "N",
-        text="with --preset or --config: length of the text, for scalings that depend on it",
+        text="with --preset or --config: sequence length, for scalings that depend on it",
     ),
 }
 _OF = {"sinusoidal": {**_BOTH, **_SINUSOIDAL}, "rotary": {**_BOTH, **_ROTARY}}
-# What a rotary encoding comes from; what may stand beside it is in the signature.
+# The sources of a rotary encoding; the signatures say which options go with each.
 _SOURCES: dict[str, Callable[..., Rotary]] = {
     "preset": Rotary.preset,
     "config": Rotary.from_config,
@@ -124,7 +124,7 @@ _SOURCES: dict[str, Callable[..., Rotary]] = {
 
 
 class _ListPresets(argparse.Action):
-    """Prints the presets of some kinds of encodings and exits, as --version does."""
+    """Prints the presets for some kinds of encodings and exits, as --version does."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> None:
         rows = []
@@ -136,7 +136,7 @@ class _ListPresets(argparse.Action):
         if "sinusoidal" in self.const:
             for name, text in sinusoidal_presets().items():
                 rows.append((name, f"sinusoidal, {text}"))
-        show_table(("preset", "what it is"), rows)
+        show_table(("preset", "description"), rows)
         parser.exit()
 
 
@@ -144,7 +144,7 @@ def add_encoding(parser: CommandParser, *kinds: str) -> None:
     """Add the options that describe an encoding; `encoding` reads them.
 
     Args:
-        parser: of the command.
+        parser: the parser of the command.
         kinds: "sinusoidal", "rotary" or both.
     """
     groups = {
@@ -178,14 +178,14 @@ def add_encoding(parser: CommandParser, *kinds: str) -> None:
                     nargs=0,
                     const=kinds,
                     default=argparse.SUPPRESS,
-                    help="print the names that --preset knows, and exit",
+                    help="print the names that --preset accepts, and exit",
                 )
 
 
 def _default_in_help(name: str, kinds: tuple[str, ...]) -> str:
     if name == "dim":
         several = len(kinds) > 1
-        return f" (default: {_DIM}, if nothing says that it is rotary)" if several else ""
+        return f" (default: {_DIM}, unless the encoding is rotary)" if several else ""
     maker = SinusoidalSpec if name in _OF["sinusoidal"] else Rotary
     parameter = inspect.signature(maker).parameters.get(name)
     if parameter is None or parameter.default in (None, parameter.empty):
@@ -194,7 +194,7 @@ def _default_in_help(name: str, kinds: tuple[str, ...]) -> str:
 
 
 def encoding(options: argparse.Namespace, *kinds: str) -> SinusoidalSpec | Rotary:
-    """The encoding that the options of `add_encoding` say."""
+    """The encoding that the options of `add_encoding` describe."""
     names = {*_OF["sinusoidal"], *_OF["rotary"]}
     given = {name: value for name, value in vars(options).items() if name in names}
     rotary = kinds == ("rotary",) or (
@@ -204,7 +204,9 @@ def encoding(options: argparse.Namespace, *kinds: str) -> SinusoidalSpec | Rotar
     kind = "rotary" if rotary else "sinusoidal"
     for name in given:
         if name not in _OF[kind]:
-            raise UsageError(f"{flag(name)}: is not of a {kind} encoding, which this is")
+            raise UsageError(
+                f"{flag(name)}: does not apply to a {kind} encoding, which other options chose"
+            )
     if "preset" in given:
         known = rotary_presets() if rotary else sinusoidal_presets()
         if given["preset"] not in known:
@@ -220,11 +222,13 @@ def _sinusoidal_encoding(given: dict[str, Any]) -> SinusoidalSpec:
         raise UsageError(f"--dim: expected an int in 0 .. {WIDTH_LIMIT}, got {given['dim']}")
     if name is None:
         if values:
-            raise UsageError("--set: goes with --preset")
+            raise UsageError("--set: requires --preset")
         return SinusoidalSpec(**given)
     dim = given.pop("dim")
     for other in given:
-        raise UsageError(f"{flag(other)}: not beside --preset; see its options, --list-presets")
+        raise UsageError(
+            f"{flag(other)}: not allowed with --preset; use --set (options: --list-presets)"
+        )
     try:
         spec = SinusoidalSpec.from_preset(name, dim, **values)
     except (ValueError, TypeError) as error:
@@ -233,7 +237,9 @@ def _sinusoidal_encoding(given: dict[str, Any]) -> SinusoidalSpec:
             raise
         raise UsageError(f"--set: expected {fault.expected}, got {fault.got}") from None
     if len(spec.axis_order) > 1:
-        raise UsageError(f"--preset: expected one of one coordinate, got {name!r}, which has more")
+        raise UsageError(
+            f"--preset: expected one with one coordinate, got {name!r}, which has more"
+        )
     return spec
 
 
@@ -246,19 +252,19 @@ def _rotary_encoding(given: dict[str, Any]) -> Rotary:
     make, value = _SOURCES[source], given.pop(source)
     for name in given:
         if name not in inspect.signature(make).parameters:
-            raise UsageError(f"{flag(name)}: not beside {flag(source)}")
+            raise UsageError(f"{flag(name)}: not allowed with {flag(source)}")
     with reading_config(value) if source == "config" else contextlib.nullcontext():
         return make(value, **given)
 
 
 @contextlib.contextmanager
 def reading_config(path: Path) -> Iterator[None]:
-    """Turn what can go wrong with a config.json into one line."""
+    """Report any error in a config.json as one line."""
     try:
         with reading(path):
             yield
     except (ValueError, TypeError) as error:
-        # Whoever typed the path does not know the function that reads the file.
+        # The user typed a path and does not know the function that reads the file.
         fault = fault_of(error)
         said = str(error) if fault is None else str(fault).removeprefix(f"{fault.function}: ")
         raise CommandError(f"{path}: {said}") from None

@@ -1,4 +1,4 @@
-"""info: what was built and what is in use."""
+"""info: print the features of this build and those in use."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from posenc_native.sinusoids.tables import sinusoidal
 
 from .terminal import show_table
 
-_SAME = "a table is that of NumPy, bit for bit"
+_SAME = "a table matches NumPy's, bit for bit"
 
 
 def info(json: bool = False, check: bool = False) -> int:
     """Print the version, what was built, and what is in use.
 
     Prints the version, the SIMD targets that were compiled and the one in use,
-    threads, torch operators, CUDA kernels, and which optional packages are there:
-    what a bug report should begin with. torch takes seconds to import, so what
-    only it can tell is asked with --check.
+    threads, torch operators, CUDA kernels, and which optional packages are
+    installed. Begin a bug report with this output. Importing torch takes seconds,
+    so entries that need torch are filled in only with --check.
 
     Args:
-        json: as one JSON object, for programs: numbers are numbers, lists are lists
-        check: import torch, ask for the driver, and compute a table by its operators on each
-            device that they serve; exit status 1 if it is not that of NumPy, bit for bit
+        json: print one JSON object, for programs: numbers are numbers, lists are lists
+        check: import torch, query the driver, and compute a table with its operators on each
+            device that they support; exit status 1 if one does not match NumPy's, bit for bit
 
     Examples:
         $
@@ -38,7 +38,7 @@ def info(json: bool = False, check: bool = False) -> int:
     """
     entries = configuration.configuration(ask_torch=check)
     tried = dict(_tried()) if check else {}
-    untried = {} if check else {"not tried": "the operators: --check imports torch and tries them"}
+    untried = {} if check else {"not tried": "the operators; --check imports torch and tries them"}
     entries |= tried | untried
     if json:
         print(dumps(entries, indent=2))
@@ -49,13 +49,13 @@ def info(json: bool = False, check: bool = False) -> int:
 
 
 def _tried() -> Iterator[tuple[str, str]]:
-    """What became of a table of each device that the operators serve."""
+    """The outcome of computing a table on each device that the operators support."""
     if torch_library() is None:
         return
     try:
         torch_operations()
         import torch
-    except (ImportError, OSError) as error:  # no torch here, or one that is too old
+    except (ImportError, OSError) as error:  # torch is missing or too old
         yield "tried", str(error)
         return
     positions, dim = np.array([0, 1, 1000, 2**40]), 64
@@ -63,7 +63,7 @@ def _tried() -> Iterator[tuple[str, str]]:
     for device in ("cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))):
         try:
             found = sinusoidal(torch.tensor(positions, device=device), dim).cpu().numpy()
-            said = _SAME if np.array_equal(found, wanted) else "a table is not that of NumPy"
+            said = _SAME if np.array_equal(found, wanted) else "a table differs from NumPy's"
         except RuntimeError as error:
             said = str(error)
         yield f"tried on {device}", said

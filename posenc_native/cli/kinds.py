@@ -1,6 +1,6 @@
-"""Kinds of values that are typed: annotations of the functions that are commands.
+"""Kinds of option values, used as annotations in the functions that are commands.
 
-`Annotated[int, Kind(...)]` is an int for Python, and says how the option is read.
+`Annotated[int, Kind(...)]` is an int for Python, and also says how the option is parsed.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from .positions import Positions
 
 @dataclass(frozen=True)
 class Kind:
-    """How an option is read.
+    """How an option is parsed.
 
     Attributes:
-        read: makes a value of what was typed; argparse.ArgumentTypeError says what is wrong.
-        metavar: what --help calls the value.
-        choices: all that there is to choose from.
-        short: another name of the option, of one letter.
-        text: what --help says of every option of this kind.
+        read: converts the typed text; raises argparse.ArgumentTypeError with the reason.
+        metavar: the name of the value in --help.
+        choices: all allowed values.
+        short: a one-letter name of the option.
+        text: the text in --help for every option of this kind.
     """
 
     read: Callable[[str], Any] = str
@@ -101,18 +101,18 @@ Places = Annotated[
     Kind(
         _positions,
         "POSITIONS",
-        text="100: those from 0 to 99; START:STOP or START:STOP:STEP, as range() counts; 5,7.5,9: "
-        "these; 0:8,1000:1008: several",
+        text="a count, 100 for 0 to 99; START:STOP or START:STOP:STEP, as in range(); a list, "
+        "5,7.5,9; or several of these, 0:8,1000:1008",
     ),
 ]
 DtypeName = Annotated[str, Kind(choices=FLOAT_DTYPES)]
 
 
 def dtype_named(name: str) -> np.dtype[Any]:
-    """The dtype of a name; bfloat16 is one of ml_dtypes."""
+    """The dtype with this name; bfloat16 needs ml_dtypes."""
     if name == "bfloat16":
         require("ml_dtypes", "--dtype bfloat16")
-    found: np.dtype[Any] = np.dtype(name)  # where ml_dtypes has entered its own
+    found: np.dtype[Any] = np.dtype(name)  # importing ml_dtypes has registered its own
     return found
 
 
@@ -120,7 +120,7 @@ def dtype_named(name: str) -> np.dtype[Any]:
 
 
 def output(*suffixes: str, short: str | None = "-o") -> Kind:
-    """The name of a file to write, which ends in one of these; checked before any work."""
+    """The name of a file to write, with one of these suffixes; checked before any work."""
 
     def read(text: str) -> Path:
         path = Path(text)
@@ -150,11 +150,11 @@ def reading(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[Path]:
-    """Give the name of a file to write to, which becomes `path` when all went well.
+    """Give the name of a temporary file, which is renamed to `path` on success.
 
-    What was there stays until then; an interrupted run leaves nothing behind.
+    An existing file stays until then; an interrupted run leaves nothing behind.
     """
-    target = path.resolve()  # a link stays one
+    target = path.resolve()  # a symbolic link stays a link
     part = target.with_name(f"{target.stem}.{os.getpid()}.part{target.suffix}")
     try:
         yield part

@@ -1,4 +1,4 @@
-"""How a command line is read: help laid out as it is written, errors of one line."""
+"""The command line parser: help laid out as written, errors in one line."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from posenc_native.base.optional import absent, install_command
 
 from . import terminal
 
-# An argument, or an entry of one: dim, scaling['factor'].
+# An argument, or an item of one: dim, scaling['factor'].
 _ARGUMENT = re.compile(r"(?P<name>\w+)(\['(?P<key>\w+)'\])?")
 
 
 class CommandError(Exception):
-    """What the user is told, in one line.
+    """An error that the user sees as one line.
 
     Args:
         message: the line.
-        program: what it begins with; None for the command that runs.
+        program: the name that begins the line; None for the command that runs.
     """
 
     status = 1
@@ -37,19 +37,19 @@ class CommandError(Exception):
 
 
 class UsageError(CommandError):
-    """A command line that makes no sense."""
+    """An invalid command line."""
 
     status = 2
 
 
 class CommandParser(argparse.ArgumentParser):
-    """argparse with errors of one line, help as it is written, and no abbreviated options."""
+    """argparse with one-line errors, help laid out as written, and no abbreviated options."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(formatter_class=_help_formatter, allow_abbrev=False, **settings)
-        # Text that begins like a negative number is a value (--positions -8:8): no option does.
+        # Text that looks like a negative number is a value (--positions -8:8), never an option.
         self._negative_number_matcher = re.compile(r"-\.?\d")
-        # Without a command: help. Each command sets its own.
+        # Without a command, print help. Each command sets its own function.
         self.set_defaults(parser=self, run=_show_help, takes_more=False)
 
     def error(self, message: str) -> NoReturn:
@@ -66,17 +66,17 @@ class CommandParser(argparse.ArgumentParser):
             raise
 
     def add_commands(self, metavar: str, title: str) -> Any:
-        """Make it take commands; `add_command` adds them to what this returns."""
-        # Without prog argparse would lay out the usage to find it, and on a terminal import rich.
+        """Let it take commands; `add_command` adds them to the returned object."""
+        # Without prog, argparse would format the usage to find it, importing rich on a terminal.
         return self.add_subparsers(metavar=metavar, prog=self.prog, title=title)
 
 
 def unknown(parser: argparse.ArgumentParser, words: Sequence[str]) -> str:
-    """What is said of words that no option takes: those like them that there are."""
+    """The message about words that no option takes, with similar options."""
     said = f"unrecognized arguments: {' '.join(words)}"
     names = [name for action in parser._actions for name in action.option_strings]
     ours = [word for word in words if word.partition("=")[0] in names]
-    if ours:  # they were typed before the command
+    if ours:  # typed before the command
         return f"{said} (write them after the command: `{parser.prog} {' '.join(ours)}`)"
     like = [near for word in words for near in _near(word.partition("=")[0], names)]
     return f"{said} (did you mean {' or '.join(dict.fromkeys(like))}?)" if like else said
@@ -89,13 +89,13 @@ def _near(word: str, names: Sequence[str]) -> list[str]:
 
 
 class Words(NamedTuple):
-    """What a docstring says of a command.
+    """The texts in the docstring of a command.
 
     Attributes:
         summary: the line in the list of commands.
-        description: what its own --help begins with.
+        description: the beginning of its own --help.
         arguments: a text for each name of ``Args:``.
-        examples: of ``Examples:``, where $ is the program and the command.
+        examples: the lines of ``Examples:``, where $ is the program and the command.
     """
 
     summary: str
@@ -105,7 +105,7 @@ class Words(NamedTuple):
 
     @classmethod
     def of(cls, docstring: str | None) -> Words:
-        """Read a docstring in the form that this project's have."""
+        """Read a docstring in the form that this project uses."""
         text, *parts = _SECTION.split(inspect.cleandoc(docstring or ""))
         sections = dict(zip(parts[::2], parts[1::2], strict=True))
         summary, _, description = text.strip().partition("\n\n")
@@ -127,9 +127,9 @@ def add_command(commands: Any, name: str, docstring: str | None, **settings: Any
 
     Args:
         commands: where to, from `CommandParser.add_commands`.
-        name: as it is typed.
-        docstring: what --help says.
-        settings: of argparse.ArgumentParser.
+        name: as the user types it.
+        docstring: the text of --help.
+        settings: keywords for argparse.ArgumentParser.
     """
     words = Words.of(docstring)
     examples = re.sub(r"^    \$", "  %(prog)s", words.examples.replace("%", "%%"), flags=re.M)
@@ -149,21 +149,21 @@ def flag(name: str) -> str:
 
 
 def default_in_help(default: object) -> str:
-    """A default as it would be typed."""
+    """A default as a user would type it."""
     if isinstance(default, list):
         return ",".join(map(default_in_help, default))
     return f"{default:g}" if isinstance(default, float) else str(default)
 
 
 def require(module: str, why: str) -> ModuleType:
-    """Import an optional package; a CommandError that says what to install if it is not there."""
+    """Import an optional package; if it is missing, a CommandError says what to install."""
     if absent(module):
         raise CommandError(f"{why} needs {module}: {install_command(module)}")
     return importlib.import_module(module)
 
 
 def in_words_of_the_shell(error: Exception, parser: argparse.ArgumentParser) -> str | None:
-    """The message of an error of the library, with the name of the option that is at fault.
+    """The message of a library error, with the name of the option at fault.
 
     None if the error is not about an argument.
     """
@@ -187,20 +187,20 @@ def _show_help(options: argparse.Namespace) -> int:
 
 
 def _help_formatter(prog: str, **settings: Any) -> argparse.HelpFormatter:
-    """Descriptions and examples as they are written; in colours on a terminal."""
+    """Descriptions and examples laid out as written; in color on a terminal."""
     return _help_formatter_class()(prog, **settings)
 
 
 @functools.cache
 def _help_formatter_class() -> type[argparse.HelpFormatter]:
-    """rich-argparse's, which imports rich when it formats, if somebody looks and it is there."""
+    """rich-argparse's class, which imports rich, if it is installed and stdout is a terminal."""
     if not terminal.is_rich(sys.stdout) or absent("rich_argparse"):
         return argparse.RawDescriptionHelpFormatter
     from rich_argparse import RawDescriptionRichHelpFormatter
 
     class Formatter(RawDescriptionRichHelpFormatter):
         group_name_formatter = str
-        # Brackets in our texts are shapes.
+        # Brackets in our texts are shapes, not markup.
         text_markup = False
         help_markup = False
 

@@ -1,4 +1,4 @@
-"""Positions as they are typed: a count, ranges, lists; never all in memory at once."""
+"""Positions as they are typed: a count, ranges, lists; never all in memory at the same time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 
 class _Senseless(ValueError):
-    """Numbers that are read, and make no sense; says what would."""
+    """Numbers that can be parsed but are invalid; the message says what would be valid."""
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,8 @@ class Positions:
     """Positions, in order.
 
     Attributes:
-        parts: ranges, and lists of numbers, that follow each other.
-        count: n where they are 0 .. n-1, typed as one int; else None.
+        parts: ranges and lists of numbers, one after another.
+        count: n if they are 0 .. n-1, typed as one int; otherwise None.
     """
 
     parts: tuple[range | list[int | float], ...]
@@ -28,7 +28,7 @@ class Positions:
 
     @classmethod
     def read(cls, text: str) -> Positions:
-        """From what was typed; ValueError if it makes no sense."""
+        """Parse what was typed; ValueError if it is invalid."""
         try:
             if text.isdecimal():
                 return cls((_bounded(range(_whole_number(text))),), int(text))
@@ -44,7 +44,9 @@ class Positions:
             if part
             for end in (part[0], part[-1])
         ):
-            raise ValueError(f"expected integers of at most 2^53 beside fractions, got {text!r}")
+            raise ValueError(
+                f"expected integers of at most 2^53 together with fractions, got {text!r}"
+            )
         return found
 
     def __str__(self) -> str:
@@ -56,11 +58,11 @@ class Positions:
 
     @property
     def total(self) -> int:
-        """How many they are; several ranges may have more than `len` can say."""
+        """How many there are; several ranges may have more than `len` can return."""
         return sum(map(len, self.parts))
 
     def blocks(self, rows: int) -> Iterator[npt.NDArray[Any]]:
-        """Arrays of at most so many positions: int64, float64 if any of all is no integer."""
+        """Arrays of at most so many positions: int64, or float64 if any position is a fraction."""
         kind = np.dtype(np.float64 if self._fractional else np.int64)
         for part in self.parts:
             for start in range(0, len(part), rows):
@@ -87,7 +89,7 @@ def _part(text: str) -> range | list[int | float]:
             raise
         if "e" in text.lower() and value.is_integer():
             n = int(value)
-            raise _Senseless(f"{n} for a count, {n}:{n + 1} for this one position") from None
+            raise _Senseless(f"{n} for a count or {n}:{n + 1} for this one position") from None
         return [value]
 
 
@@ -98,7 +100,7 @@ def _range(*ends: str) -> range:
     found = range(first, *others)
     if others and not found:
         way = "above" if len(others) == 2 and others[1] < 0 else "below"
-        raise _Senseless(f"START {way} STOP, or there are no positions")
+        raise _Senseless(f"START {way} STOP (the range is empty)")
     return _bounded(found)
 
 

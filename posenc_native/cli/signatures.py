@@ -1,10 +1,10 @@
-"""Commands from functions: a signature has the options, a docstring what --help says.
+"""Commands from functions: a signature defines the options, a docstring the text of --help.
 
-A parameter is an option of its name, if ``Args:`` has a line for it or its kind has words of its
-own (kinds.py). One that is positional only is typed without a name; `*words` takes as many more,
-or whatever is left if ``Args:`` has no line for it; a `SinusoidalSpec` or a `Rotary` has the
-options of encodings.py. An option that is not typed is not passed: the default is that of the
-function. `as_` is typed --as.
+A parameter becomes the option of its name if ``Args:`` has a line for it or its kind has a text
+(kinds.py). A positional-only parameter is typed without a name. `*words` takes any number of
+further words, or the remaining command line if ``Args:`` has no line for it. A `SinusoidalSpec` or
+a `Rotary` becomes the options of encodings.py. An option that is not typed is not passed, so the
+function's own default applies. `as_` is typed --as.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def add_function(
 
     Args:
         commands: where to, from `CommandParser.add_commands`.
-        name: as it is typed.
-        function: what it calls, and what its --help says.
-        also: functions of which it takes the options, too.
-        group: title of the options that are not those of an encoding.
-        settings: of argparse.ArgumentParser.
+        name: as the user types it.
+        function: the function to call; its docstring is the text of --help.
+        also: functions whose options the command takes too.
+        group: title of the options that do not describe an encoding.
+        settings: keywords for argparse.ArgumentParser.
     """
     said = Words.of(function.__doc__).arguments
     takes_more = any(
@@ -71,7 +71,7 @@ def _call(function: Function, options: argparse.Namespace) -> Any:
 def values(function: Function, options: argparse.Namespace, *more: Function) -> dict[str, Any]:
     """The arguments of a function that were typed, and the encoding that it takes.
 
-    more: functions whose arguments are what it takes as keywords of any name.
+    more: functions whose arguments it takes as its ``**keywords``.
     """
     typed, found = vars(options), {}
     for parameter in _parameters(function):

@@ -1,16 +1,16 @@
 """Write a sinusoidal or rotary table: .npy, .npz, .csv, .safetensors.
 
 Writes the table of an encoding. Rows are positions; angles are exact at every
-one of them. The suffix of the file is its format:
+position. The suffix of the file sets its format:
 
   .npy          one array
-  .npz          arrays by name: the table, positions, what it was made of
+  .npz          named arrays: the table, its positions, its encoding
   .safetensors  the same; needs safetensors
-  .csv          a row of names, then one for each position, in digits that
-                read as the same numbers again
+  .csv          a row of names, then one row per position, with enough digits
+                to read back the same numbers
 
-Tables larger than memory can be written, but for .safetensors; one that the
-disk has no room for is not begun.
+Tables may be larger than memory, except as .safetensors. Nothing is written if
+the disk has too little space for the table.
 
 Examples:
     $ sinusoidal --dim 512 --positions 4096 -o table.npy
@@ -45,7 +45,7 @@ from .signatures import add_function
 Array = npt.NDArray[Any]
 TableFile = Annotated[Path, output(".npy", ".npz", ".csv", ".safetensors")]
 
-_BLOCK_BYTES = 1 << 22  # of a block of rows: little enough for a cache, enough for all threads
+_BLOCK_BYTES = 1 << 22  # of a block of rows: small enough for a cache, enough for all threads
 
 
 def add(commands: Any) -> None:
@@ -65,19 +65,19 @@ def sinusoidal(
     dtype: DtypeName = "float32",
     out: TableFile | None = None,
 ) -> None:
-    """Sines and cosines to add.
+    """Sines and cosines to add to embeddings.
 
     A sinusoidal table [positions, dim]: the Transformer paper's or another
     project's.
 
       .npy          the table
-      .npz          "table", "positions", and in words, "encoding"
+      .npz          "table", "positions", and as text, "encoding"
       .safetensors  "table", "positions"; "encoding" is in the metadata
       .csv          columns position, dim_0, dim_1 ...
 
     Args:
-        dtype: number format; rounded once, from the exact angle
-        out: where to write: .npy, .npz, .csv or .safetensors; a file that is there is replaced;
+        dtype: number format; each number is rounded once, from the exact angle
+        out: where to write: .npy, .npz, .csv or .safetensors; an existing file is replaced;
             without it .csv is printed
 
     Examples:
@@ -88,7 +88,7 @@ def sinusoidal(
         $ --list-presets
     """
     kind = dtype_named(dtype)
-    if positions.count is not None and spec.grid is not None:  # a project's own first n positions
+    if positions.count is not None and spec.grid is not None:  # its project's first n positions
         positions = Positions((spec.grid.of_shape((positions.count,))[0].tolist(),))
     width = spec(np.ones(1, np.int64)).shape[-1]
     parts = {"table": lambda at: spec(at, dtype=kind)}
@@ -102,23 +102,23 @@ def rotary(
     dtype: DtypeName = "float32",
     out: TableFile | None = None,
 ) -> None:
-    """Cosines and sines to turn by.
+    """Cosines and sines to rotate by.
 
-    Cosines and sines of a rotary encoding, [positions, pairs] each, of a
-    published model by its name, of a config.json, or of numbers. As models have
-    it, they are multiplied by the attention factor. Where positions have several
-    axes (models that see pictures) the table is that of text, the same position
-    on each.
+    Cosines and sines of a rotary encoding, [positions, pairs] each. The encoding
+    is that of a published model (by name), of a config.json, or given by numbers.
+    As in models, cosines and sines are multiplied by the attention factor. If
+    positions have several axes (models that see pictures), the table is for text,
+    with the same position on each axis.
 
       .npy          [2, positions, pairs]: cos, sin = numpy.load(FILE)
-      .npz          "cos", "sin", "positions", "inv_freq" (radians a position,
-                    float64), "attention_factor", and in words, "encoding"
+      .npz          "cos", "sin", "positions", "inv_freq" (radians per position,
+                    float64), "attention_factor", and as text, "encoding"
       .safetensors  the same; "encoding" is in the metadata
       .csv          columns position, cos_0, cos_1 ... sin_0, sin_1 ...
 
     Args:
-        dtype: number format; rounded once, from the exact angle
-        out: where to write: .npy, .npz, .csv or .safetensors; a file that is there is replaced;
+        dtype: number format; each number is rounded once, from the exact angle
+        out: where to write: .npy, .npz, .csv or .safetensors; an existing file is replaced;
             without it .csv is printed
 
     Examples:
@@ -131,7 +131,7 @@ def rotary(
     kind, pairs = dtype_named(dtype), len(rope.inv_freq)
 
     def part(number: int) -> Callable[[Array], Array]:
-        # Without rope.axis_map: the same position on every axis.
+        # Without rope.axis_map: every axis has the same position.
         return lambda at: rotary_tables(at, rope.inv_freq, scale=rope.scale, dtype=kind)[number]
 
     parts = {"cos": part(0), "sin": part(1)}
@@ -142,16 +142,16 @@ def rotary(
 
 @dataclass(frozen=True)
 class _Table:
-    """What is written, in blocks of rows: the size of a file is a matter of the disk.
+    """The table to write, in blocks of rows: only the disk limits the size of a file.
 
     Attributes:
         parts: arrays ``[positions, width]`` by name, each as a function of positions.
-        width: number of columns of each.
+        width: number of columns of each part.
         columns: names of all columns of all parts.
-        dtype: of the parts.
-        positions: of the rows.
+        dtype: dtype of the parts.
+        positions: positions of the rows.
         beside: further arrays, which do not depend on positions.
-        encoding: what it is, as the Python call that makes it.
+        encoding: the Python call that makes the encoding, as text.
     """
 
     parts: Mapping[str, Callable[[Array], Array]]
@@ -164,11 +164,11 @@ class _Table:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of each part."""
+        """The shape of each part."""
         return self.positions.total, self.width
 
     def rows(self) -> Iterator[Array]:
-        """Positions, as many at a time as make a block."""
+        """The positions in blocks."""
         return self.positions.blocks(max(1, _BLOCK_BYTES // max(1, self.width * 8)))
 
 
@@ -190,22 +190,22 @@ def _write(table: _Table, out: Path | None) -> None:
 
 
 def _check_room(table: _Table, out: Path) -> None:
-    """CommandError if the disk, or for .safetensors the memory, has no room for the table.
+    """CommandError if the disk, or for .safetensors the memory, is too small for the table.
 
-    As text a number takes at least two bytes, itself and what parts it from the next.
+    As text a number takes at least two bytes: one digit and one separator.
     """
     rows, width = table.shape
     item = 2 if out.suffix.lower() == ".csv" else table.dtype.itemsize
     size = rows * width * len(table.parts) * item
     least = "at least " if out.suffix.lower() == ".csv" else ""
-    room = [("the disk", shutil.disk_usage(out.resolve().parent).free, "free there")]
+    room = [("disk space", shutil.disk_usage(out.resolve().parent).free, "are free")]
     if out.suffix.lower() == ".safetensors" and hasattr(os, "sysconf"):
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        room.append(("memory", memory, "in all"))
+        room.append(("memory", memory, "are installed"))
     for where, free, how in room:
         if size > free:
-            takes = f"the table takes {least}{_bytes(size)} of {where}"
-            raise CommandError(f"cannot write {out}: {takes}, and there are {_bytes(free)} {how}")
+            takes = f"the table needs {least}{_bytes(size)} of {where}"
+            raise CommandError(f"cannot write {out}: {takes}, but only {_bytes(free)} {how}")
 
 
 def _bytes(size: int) -> str:
@@ -274,10 +274,10 @@ def _write_safetensors(table: _Table, path: Path, done: _Done) -> None:
         done(len(positions))
     arrays.update({name: np.asarray(array) for name, array in table.beside.items()})
     path.touch()
-    mode = path.stat().st_mode  # the library's own is for its owner alone
+    mode = path.stat().st_mode  # the library makes its files readable by their owner only
     try:
         save_file(arrays, path, {"encoding": table.encoding, "posenc_native": __version__})
-    except SafetensorError as error:  # no OSError, even where the disk is full
+    except SafetensorError as error:  # not an OSError, even if the disk is full
         raise CommandError(f"cannot write {path.suffix}: {error}") from None
     path.chmod(mode)
 
@@ -288,7 +288,7 @@ def _write_csv(table: _Table, file: IO[str], done: _Done) -> None:
         columns = [positions[:, None], *(part(positions) for part in table.parts.values())]
         if table.dtype.name == "bfloat16":  # NumPy cannot write it as text
             columns[1:] = [column.astype(np.float32) for column in columns[1:]]
-        # The shortest text that reads as the same number.
+        # The shortest text that reads back as the same number.
         texts = np.concatenate([column.astype(str) for column in columns], axis=1)
         file.write("".join(f"{','.join(row)}\n" for row in texts.tolist()))
         done(len(positions) * len(table.parts))

@@ -1,4 +1,4 @@
-"""What a person at a terminal gets from rich, and a pipe as plain text."""
+"""Output for a terminal, drawn by rich, and for a pipe, as plain text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 
 def is_rich(stream: TextIO) -> bool:
-    """Whether rich is to write there: it is installed, and somebody looks."""
+    """Whether rich writes to this stream: rich is installed and the stream is a terminal."""
     return (
         stream.isatty()
         and os.environ.get("TERM") != "dumb"
@@ -20,15 +20,15 @@ def is_rich(stream: TextIO) -> bool:
 
 
 def printable(text: str) -> str:
-    """Text that may come from somebody else's file, for a terminal: it moves no cursor.
+    """Text from an untrusted file, made safe for a terminal: it cannot move the cursor.
 
-    Control characters, directions of writing and halves of surrogate pairs become escapes.
+    Control characters, text-direction marks and unpaired surrogates become escapes.
     """
     return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
 
 
 def show_table(columns: tuple[str, str], rows: Sequence[tuple[str, str]]) -> None:
-    """Print names and what belongs to them; the header on a terminal only."""
+    """Print names and their values; a header only on a terminal."""
     if not is_rich(sys.stdout):
         width = max(len(name) for name, _ in rows)
         print("\n".join(f"{name:{width}}  {value}" for name, value in rows))
@@ -40,14 +40,14 @@ def show_table(columns: tuple[str, str], rows: Sequence[tuple[str, str]]) -> Non
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, show_header=any(columns))
     table.add_column(columns[0], style="bold", no_wrap=True)
-    table.add_column(columns[1], overflow="fold")  # all of it, to be copied
+    table.add_column(columns[1], overflow="fold")  # the whole text, for copying
     for row in rows:
         table.add_row(*map(Text, row))  # no markup: brackets are shapes
     rich.print(table)
 
 
 def show_text(text: str) -> None:
-    """Print text; on a terminal its headings are bold: lines at the margin after an empty one."""
+    """Print text; on a terminal, headings (unindented lines after an empty one) are bold."""
     if not is_rich(sys.stdout):
         print(text)
         return
@@ -62,9 +62,9 @@ def show_text(text: str) -> None:
 
 @contextlib.contextmanager
 def progress(label: str, total: float) -> Iterator[Callable[..., None]]:
-    """A bar on stderr, while somebody looks.
+    """A progress bar on stderr, if that is a terminal.
 
-    Gives what is told how much more is done, and of what from now on if that is new.
+    Yields a function that takes the progress since the last call and, optionally, a new label.
     """
     if not is_rich(sys.stderr):
         yield lambda done, label=None: None

@@ -1,7 +1,7 @@
-"""One way to compute with NumPy and with torch, for functions that make small arrays of numbers.
+"""A common interface to NumPy and torch, for functions that make small arrays of numbers.
 
-Such a function is written once. It calls what the two have in common through `Arrays.xp`; the
-methods of `Arrays` are what differs.
+Such a function is written once. It calls operations that the two share through `Arrays.xp`; methods
+of `Arrays` cover the operations that differ.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 
 def any_dtensor(*values: Any) -> bool:
-    """Whether one of them is a DTensor."""
-    if "torch.distributed.tensor" not in sys.modules:  # who has not imported them has none
+    """Whether one of the values is a DTensor."""
+    if "torch.distributed.tensor" not in sys.modules:  # without this import there is no DTensor
         return False
     return any(type(value).__name__ == "DTensor" for value in values)
 
 
 def of_wholes(function: AnyFunction) -> AnyFunction:
-    """The function, of DTensors too: every rank computes all of it, from the whole of each.
+    """Let the function take DTensors: every rank computes the whole result from whole tensors.
 
-    For small functions of which torch cannot cut what they are made of.
+    For small functions whose operations torch cannot shard.
     """
 
     @functools.wraps(function)
@@ -55,7 +55,7 @@ def of_wholes(function: AnyFunction) -> AnyFunction:
 
 
 class Arrays:
-    """NumPy, or torch on a device: what a call computes with, and how it reads its arguments."""
+    """NumPy, or torch on a device: the engine of a call, which also reads its arguments."""
 
     def __init__(self, function: str, dtype: Any = None, device: Any = None, /, **values: Any):
         """values: arguments by name. A tensor among them, a torch dtype or a device means torch."""
@@ -75,12 +75,12 @@ class Arrays:
         self.device = device
         self.int64: Any = self.xp.int64
         self.float64: Any = self.xp.float64
-        if device is not None and device.type == "mps":  # it has nothing wider
+        if device is not None and device.type == "mps":  # it has no wider dtype
             self.float64 = self.xp.float32
         self.dtype: Any = self._result_dtype(dtype)
 
     def of_parts(self) -> Arrays:
-        """What computes with the parts of DTensors, which are plain tensors."""
+        """The engine for the local parts of DTensors, which are plain tensors."""
         other = copy.copy(self)
         other._mesh = None
         return other
@@ -93,20 +93,20 @@ class Arrays:
 
     def arange(self, count: int) -> Any:
         """0 .. count - 1."""
-        if type(count) is int:  # not one that torch.export keeps open
+        if type(count) is int:  # not a symbolic int of torch.export
             arguments.check_byte_count(self.function, (count,), 8)
         if self.is_torch:
             return self._beside(self.xp.arange(count, device=self.device))
         return np.arange(count, dtype=np.int64)
 
     def constant(self, values: list[float]) -> Any:
-        """A list of numbers, float64."""
+        """A list of numbers in float64."""
         if self.is_torch:
             return self._beside(self.xp.tensor(values, dtype=self.float64, device=self.device))
         return np.array(values, np.float64)
 
     def one(self, argument: str, value: Any) -> Any:
-        """The magnitude of a parameter that is one number, float64 []."""
+        """The magnitude of a parameter with a single number, float64 []."""
         if arguments.is_array(value):
             given = self.parameter(argument, value)
             if tuple(given.shape) not in ((), (1,)):
@@ -118,7 +118,7 @@ class Arrays:
         return np.float64(number)
 
     def positions(self, argument: str, value: Any) -> Any:
-        """Positions as they are, of any dtype allowed; an int n is 0 .. n - 1."""
+        """Positions in their own dtype, if it is allowed; an int n is 0 .. n - 1."""
         if arguments.is_count(value):
             return self.arange(arguments.length(self.function, argument, value))
         if not is_tensor(value):
@@ -131,7 +131,7 @@ class Arrays:
         return self.wide(self.positions(argument, value))
 
     def integers(self, argument: str, value: Any, dtypes: tuple[str, ...]) -> Any:
-        """An argument of these dtypes as int64; larger values become the largest int64."""
+        """An argument with one of these dtypes as int64; larger values become the largest int64."""
         given = self._read(argument, value, dtypes)
         wide = self._cast(given, self.int64)
         if arguments.dtype_name(given.dtype) == "uint64":
@@ -145,18 +145,18 @@ class Arrays:
         return np.broadcast_arrays(*values)
 
     def floats(self, argument: str, value: Any) -> Any:
-        """An argument of floats, as it is."""
+        """An argument of floats in its own dtype."""
         return self._read(argument, value, arguments.FLOAT_DTYPES)
 
     def parameter(self, argument: str, value: Any) -> Any:
-        """An argument of floats, float64."""
+        """An argument of floats in float64."""
         return self._cast(self.floats(argument, value), self.float64)
 
     def table(self, value: Any) -> Any:
-        """The argument table, as it is: [W, H]."""
+        """The argument table in its own dtype, [W, H]."""
         table = self.floats("table", value)
         if table.ndim != 2:
-            wrong_value(self.function, "table", "two axes, the second heads", list(table.shape))
+            wrong_value(self.function, "table", "two axes, [rows, H]", list(table.shape))
         return table
 
     def wide(self, values: Any) -> Any:
@@ -164,16 +164,16 @@ class Arrays:
         return self._cast(values, self.float64)
 
     def whole(self, values: Any) -> Any:
-        """The values, bools or numbers, cut off to int64."""
+        """The values, bools or numbers, truncated to int64."""
         return self._cast(values, self.int64)
 
     def real(self, values: Any) -> Any:
-        """The values in the dtype that computes the result: float64 for float64, else float32."""
+        """The values in the dtype for the computation: float64 for float64, otherwise float32."""
         double = self.dtype == self.xp.float64
         return self._cast(values, self.xp.float64 if double else self.xp.float32)
 
     def index(self, values: npt.NDArray[np.int64]) -> Any:
-        """An array of integers, to look up by."""
+        """An array of integers as an index."""
         if not self.is_torch:
             return values
         return self._beside(self.xp.tensor(values, device=self.device))
@@ -186,7 +186,7 @@ class Arrays:
 
     @property
     def readable(self) -> bool:
-        """Whether elements can be looked at without a wait: not on a GPU, not under tracing."""
+        """Whether elements can be read without a wait: not on a GPU, not under tracing."""
         if not self.is_torch:
             return True
         from .tensors.following import tracing
@@ -194,7 +194,7 @@ class Arrays:
         return self.device is None or (self.device.type == "cpu" and not tracing())
 
     def seen(self, values: Any) -> npt.NDArray[Any] | None:
-        """The values as an array where they can be looked at without a wait, else None."""
+        """The values as an array if they can be read without a wait, otherwise None."""
         if not self.is_torch:
             return np.asarray(values)
         from .tensors.composed.phases import concrete
@@ -203,7 +203,7 @@ class Arrays:
         return seen
 
     def through(self, values: Any, rounding: str | None) -> Any:
-        """Values rounded to a format, in float64 again."""
+        """Values rounded to a format and converted back to float64."""
         if rounding is None:
             return values
         narrow = self._cast(values, self.xp.float32)
@@ -212,7 +212,7 @@ class Arrays:
         return self._cast(narrow, self.float64)
 
     def float32_powers(self, base: float, exponents: list[int]) -> Any:
-        """Powers of a number in float32, as transformers computes them."""
+        """Powers of a number in float32, computed as in transformers."""
         if self.is_torch:
             options = {"device": self.device}
             single = self.xp.full((), base, dtype=self.xp.float32, **options)
@@ -222,14 +222,14 @@ class Arrays:
         return np.array([single**e for e in exponents]).astype(np.float32).astype(np.float64)
 
     def steps(self, steps: list[int], values: Any) -> Any:
-        """How many of the ascending steps are at or below each value, int64."""
+        """The number of ascending steps at or below each value, int64."""
         if self.is_torch:
             bounds = self.xp.tensor(steps, device=self.device)
             if self._mesh is None:
                 return self.xp.searchsorted(bounds, values.contiguous(), side="right")
             from .tensors.sharded.cut import elementwise
 
-            # torch has no rule for it.
+            # torch has no DTensor rule for searchsorted.
             return elementwise(lambda x: self.xp.searchsorted(bounds, x, side="right"), values)
         return np.asarray(np.searchsorted(np.array(steps), values, side="right"), np.int64)
 
@@ -240,7 +240,7 @@ class Arrays:
             return values.astype(dtype)
 
     def _beside(self, tensor: Any) -> Any:
-        """A tensor beside DTensors: the same on each rank, which torch wants to be told."""
+        """A tensor beside DTensors, marked for torch as the same on each rank."""
         if self._mesh is None:
             return tensor
         from .tensors.sharded.cut import summed
@@ -256,13 +256,13 @@ class Arrays:
         return self._beside(self.xp.tensor(array, device=self.device)) if self.is_torch else array
 
     def _common_device(self, tensors: dict[str, Any], device: Any) -> Any:
-        """The one device of all tensors, and the one given, if any; "cuda" is any GPU."""
+        """The common device of all tensors and the given one, if any; "cuda" is any GPU."""
         for argument, tensor in tensors.items():
             here = tensor.device
             if device is None or (device.index is None and device.type == here.type):
                 device = here
             elif here != device:
-                wrong_value(self.function, argument, f"a tensor on {device}", f"one on {here}")
+                wrong_value(self.function, argument, f"a tensor on {device}", f"a tensor on {here}")
         return device
 
     def _result_dtype(self, dtype: Any) -> Any:
@@ -275,7 +275,7 @@ class Arrays:
 
 
 def _to_bfloat16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """To the nearest bfloat16, ties to even, held in float32: NumPy itself has no bfloat16."""
+    """Round to the nearest bfloat16, ties to even, in a float32 array: NumPy has no bfloat16."""
     bits = values.view(np.uint32)
     odd = (bits >> np.uint32(16)) & np.uint32(1)
     rounded: npt.NDArray[np.uint32] = (bits + np.uint32(0x7FFF) + odd) & np.uint32(0xFFFF0000)

@@ -1,8 +1,8 @@
-"""Which implementation runs, on which SIMD target, with how many threads.
+"""The implementation that runs, its SIMD target, and its number of threads.
 
-Environment, read when the package is imported:
+Environment variables, read when the package is imported:
 
-``POSENC_BACKEND``   "native" or "reference" (default: native where it was built)
+``POSENC_BACKEND``   "native" or "reference" (default: native if it was built)
 ``POSENC_ISA``       a SIMD target by name, e.g. AVX2 (default: the best that the processor has)
 ``OMP_NUM_THREADS``  threads of the NumPy functions (default: the processors of this process)
 """
@@ -20,7 +20,7 @@ import numpy as np
 if TYPE_CHECKING:
     from pathlib import Path
 
-# The native module, or None and why it is not there.
+# The native module, or None and the reason why it is missing.
 native: ModuleType | None
 try:
     native = importlib.import_module("posenc_native._core")
@@ -29,13 +29,13 @@ except ImportError as error:  # not built, or built for another Python
     native = None
     missing = str(error)
 
-# The module whose functions run: native or reference, which is loaded when it is chosen. Both have
-# the same functions.
+# The module whose functions run: native or reference; the latter is loaded when it is chosen. Both
+# have the same functions.
 implementation: ModuleType
 
 
 class ClosedDoor:
-    """Has every function, and takes no call."""
+    """A fast path (`door`) that has every function and takes no call."""
 
     def __getattr__(self, name: str) -> Any:
         return _not_mine
@@ -45,19 +45,20 @@ def _not_mine(*arguments: Any) -> Any:
     return NotImplemented
 
 
-# What public functions ask first (csrc/bindings/numpy/door.h): it takes plain arrays and small
-# plain tensors, and answers other calls with NotImplemented. Closed unless native code runs.
+# The fast path that public functions try first (csrc/bindings/numpy/door.h). It takes plain arrays
+# and small plain tensors, and returns NotImplemented for other calls. Closed unless native code
+# runs.
 door: Any = ClosedDoor()
 
 
 def set_backend(name: str) -> None:
-    """Choose what computes: "native" (C++) or "reference" (plain float64 NumPy).
+    """Choose the implementation: "native" (C++) or "reference" (plain float64 NumPy).
 
     With "reference", torch tensors are computed by a composition of torch operations.
 
     Raises:
-        ValueError: unknown name.
-        RuntimeError: "native", but the native module is not there.
+        ValueError: the name is unknown.
+        RuntimeError: the name is "native", but the native module is missing.
 
     Example:
         >>> import posenc_native as pn
@@ -75,13 +76,13 @@ def set_backend(name: str) -> None:
 
 
 def use(module: ModuleType) -> None:
-    """Let the functions of a module run, and calls go through its door, if it has one."""
+    """Use the functions of a module, and its fast path (`door`) if it has one."""
     global door, implementation
     implementation, door = module, getattr(module, "door", ClosedDoor())
 
 
 def set_num_threads(n: int) -> None:
-    """Set how many threads a large call on NumPy arrays may use.
+    """Set the number of threads that a large call on NumPy arrays may use.
 
     Calls on torch tensors use torch's threads (`torch.set_num_threads`).
 
@@ -107,7 +108,7 @@ def set_num_threads(n: int) -> None:
 
 
 def get_num_threads() -> int:
-    """How many threads a large call on NumPy arrays may use; 1 without the native module.
+    """The number of threads that a large call on NumPy arrays may use; 1 without native code.
 
     Example:
         >>> import posenc_native as pn
@@ -118,7 +119,7 @@ def get_num_threads() -> int:
 
 
 def torch_library() -> Path | None:
-    """Where the torch operators are, or None if they were not built."""
+    """The path of the torch operators, or None if they were not built."""
     from pathlib import Path
 
     if native is None or native.__file__ is None:
@@ -150,8 +151,8 @@ def _configure_from_environment() -> None:
         warnings.warn(
             f"posenc_native: its native module is not available ({missing}), so everything is "
             "computed in plain NumPy, many times slower. `pip install .` in a copy of its sources "
-            "builds it; a copy itself, as the current directory, hides what is installed. To do "
-            "without it knowingly: POSENC_BACKEND=reference in the environment.",
+            "builds it; such a copy as the current directory hides an installed package. To do "
+            "without it deliberately, set POSENC_BACKEND=reference in the environment.",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -1,6 +1,6 @@
-"""Which entry of its diagonals, or column of its table, a query and a key have: by their distance.
+"""The entry of the diagonals, or the column of a table, for the distance of a query and a key.
 
-The records stand in the calls of all engines as their fields, one after another.
+Calls of all engines contain the fields of these records, one after another.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ Lengths = tuple[int, ...]
 
 
 class Grid(NamedTuple):
-    """Of query i and key j it is start + j - i, less q_offset, along each axis of a grid."""
+    """The entry of query i and key j is start + j - i - q_offset along each axis of a grid."""
 
     q_len: Lengths
     k_len: Lengths
-    start: Any  # None, of tensors only, for q_len - 1
+    start: Any  # for tensors, None stands for q_len - 1
     q_offset: Any
 
 
 class Columns(NamedTuple):
-    """Of query i and key j it is index[start + j - i], less q_offset; without index the entry."""
+    """The column of i and j is index[start + j - i - q_offset]; without index that entry itself."""
 
     index: Any
     start: Any
     q_offset: Any
-    missing: int | None  # what stands in index for no column
+    missing: int | None  # the value in index that stands for no column

@@ -1,4 +1,4 @@
-"""What waits for torch to be there: the operations on tensors.
+"""Late import of the operations on tensors.
 
 Nothing here imports torch before a caller has a tensor.
 """
@@ -16,7 +16,7 @@ _torch_operations: ModuleType | None = None
 
 
 def torch_operations() -> ModuleType:
-    """The module of operations on tensors, engines/tensors; it imports torch."""
+    """The module of operations on tensors, engines/tensors; this imports torch."""
     global _torch_operations
     if _torch_operations is None:
         _torch_operations = importlib.import_module(".tensors", __package__)
@@ -24,9 +24,9 @@ def torch_operations() -> ModuleType:
 
 
 def torch_is_there() -> bool:
-    """Whether torch is imported. Then the operations are, too.
+    """Whether torch is imported. If so, the operations are imported too.
 
-    Asked outside of calls: a first one inside torch.compile cannot import them.
+    Called outside of calls, since a first call inside torch.compile cannot import them.
     """
     if sys.modules.get("torch") is None:
         return False
@@ -35,14 +35,14 @@ def torch_is_there() -> bool:
 
 
 def operations_on(value: object) -> ModuleType | None:
-    """`torch_operations` if the value is a tensor, else None."""
+    """`torch_operations` if the value is a tensor, otherwise None."""
     if _torch_operations is None:
         return torch_operations() if arguments.is_tensor(value) else None
     return _torch_operations if isinstance(value, _torch_operations.Tensor) else None
 
 
 def is_compiling() -> Callable[[], bool]:
-    """The function that says whether torch.compile traces now; False without torch."""
+    """The function that tells whether torch.compile is tracing; False without torch."""
     return _never if _torch_operations is None else _torch_operations.is_dynamo_compiling
 
 

@@ -1,12 +1,12 @@
-"""The general path of the rotary verbs: calls that the door did not take.
+"""The general path of the rotary functions: calls that the fast path (`door`) did not take.
 
-    verb ──► door (csrc/bindings/numpy/door.h)      plain arrays, small plain tensors
+    function ──► door (csrc/bindings/numpy/door.h)      plain arrays, small plain tensors
       └────► run: a Rotary ──► q or k alone ──► pairs ─┬─► arrays ──► native | reference
                                                        └─► tensors ──► operators | composed | parts
 
-Every verb comes here with the same `Call`: inputs, the record of the rotation as the caller wrote
-it, perhaps a norm and a cache. What a `Rotary` brings, the defaults, what a pair of options means
-and what a wrong call may have meant are found here, once.
+Every function comes here with the same `Call`: inputs, the record of the rotation as the caller
+wrote it, perhaps a norm and a cache. The options of a `Rotary`, defaults, pairs of options and
+suggestions for wrong calls are handled here, once for all engines.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ from . import backend, late
 
 
 class Call(NamedTuple):
-    """A call of a verb, by what its arguments are about."""
+    """A call of a rotary function, with its arguments grouped."""
 
     function: str
-    inputs: tuple[Any, ...]  # x; q and k; or q, k and v where it is appended
-    rotation: Any  # a Rotation or a TableRotation; None for what was not given
-    # Where results go. Of x: None for new memory, or `out`. Of others: False for new memory, True
-    # for that of the inputs, or a tuple of as many as there are results.
+    inputs: tuple[Any, ...]  # x; q and k; or q, k and v for an append
+    rotation: Any  # a Rotation or a TableRotation; None for options that were not given
+    # Memory for the results. For x: None for new memory, or `out`. For others: False for new
+    # memory, True for that of the inputs, or a tuple with one element per result.
     to: Any
-    compute: tuple[str, ...] = ()  # of a norm by positions; other rotations have it themselves
-    norm: tuple[Any, ...] = ()  # a Norm, where there is one
-    cache: tuple[Any, ...] = ()  # the fields of a Cache, where it is appended
+    compute: tuple[str, ...] = ()  # for a norm by positions; other rotations include it
+    norm: tuple[Any, ...] = ()  # a Norm, if there is one
+    cache: tuple[Any, ...] = ()  # the fields of a Cache, for an append
 
-    # No property: torch.compile does not follow those of named tuples (torch 2.10).
+    # Not a property: torch.compile does not follow properties of named tuples (torch 2.10).
     def arguments(self) -> tuple[Any, ...]:
-        """In the order of the native module, its door and the reference."""
+        """The arguments in the order of the native module, its fast path and the reference."""
         return (*self.inputs, *self.rotation, *self.compute, *self.norm, *self.cache, self.to)
 
 
 def run(call: Call, contiguous: bool = False) -> Any:
-    """The results of a call, by whatever computes it; contiguous: inputs are put in C order."""
+    """The results of a call from the engine for its inputs; contiguous: copy inputs to C order."""
     function, inputs, rotation, to, *of_norm = call  # one by one: _replace takes a microsecond
     try:
         rope = description_in(rotation.inv_freq) if type(rotation) is Rotation else None
@@ -100,7 +100,7 @@ def run(call: Call, contiguous: bool = False) -> Any:
         raise
 
 
-# What stands for an option that is not given, of those that a description may say.
+# Defaults of the options that a description may include.
 _DEFAULTS = {
     kind: tuple(
         kind._field_defaults.get(name) if name in ("layout", *DESCRIBED) else None
@@ -116,14 +116,14 @@ def _with_defaults(rotation: Any) -> Any:
 
 
 def _described(function: str, inputs: tuple[Any, ...], rotation: Rotation, rope: Any) -> Rotation:
-    """The rotation with all that the description in place of its frequencies says."""
+    """The rotation with all options of the description that was given in place of frequencies."""
     check_none_beside(function, rope, {name: getattr(rotation, name) for name in DESCRIBED})
     names = ("x",) if len(inputs) == 1 else ("q", "k")
     for name, x in zip(names, inputs, strict=False):
         rope._check_width(function, name, x)
     x = first_given(inputs)
     inv_freq, axis_map = rope._of(x)
-    # Frequencies that are learned stay the parameter, so that gradients reach it.
+    # Learned frequencies stay the parameter, so that gradients reach it.
     learned = getattr(rotation.inv_freq, "inv_freq", None)
     if arguments.is_tensor(learned) and arguments.is_tensor(x):
         inv_freq = learned
@@ -140,7 +140,7 @@ def _in_order(function: str, inputs: tuple[Any, ...], to: Any) -> tuple[Any, ...
 
 
 def _of_each(function: str, inputs: tuple[Any, ...], rotation: Any, normed: bool) -> Any:
-    """The rotation with an int as positions, and with what k has of its own in its own fields."""
+    """The rotation with integer positions expanded, and options for k in their own fields."""
     changes: dict[str, Any] = {}
     if isinstance(rotation, Rotation):
         first = rotation.positions
@@ -172,7 +172,7 @@ _OF_ONE = {"apply_rotary_qk": "apply_rotary", "apply_rotary_qk_tables": "apply_r
 
 
 def _alone(call: Call) -> tuple[Any, Any]:
-    """q or k rotated, where the other one is None; errors are about the call for both."""
+    """Rotate q or k while the other is None; errors refer to the call for both."""
     function, inputs, rotation, to = call[:4]
     missing = missing_one(*inputs)
     if missing is None:
@@ -199,16 +199,16 @@ def _alone(call: Call) -> tuple[Any, Any]:
 
 
 def _normed_alone(call: Call) -> tuple[Any, ...]:
-    """A call with a norm or a cache without q or without k: the missing one has no heads."""
+    """A call with a norm or a cache, without q or k: the missing one is an input without heads."""
     function = call.function
     i = missing_one(*call.inputs[:2])
     if i is None or (i == 1 and call.cache):
-        argument, expected = ("k", "keys to be written") if call.cache else ("q", "q, k or both")
+        argument, expected = ("k", "keys to write") if call.cache else ("q", "q, k or both")
         got = "None" if call.cache else "None for both"
         arguments.wrong_type(function, argument, expected, got)
     inputs = list(call.inputs)
     there = inputs[1 - i]
-    if _by_head(call.rotation):  # of which no heads have none: another of x's shape, for nothing
+    if _by_head(call.rotation):  # it would not fit without heads: use an unused input of x's shape
         tensor = arguments.is_tensor(there)
         inputs[i] = unused = there.new_zeros(there.shape) if tensor else np.zeros_like(there)
     else:
@@ -223,7 +223,7 @@ def _normed_alone(call: Call) -> tuple[Any, ...]:
         to = tuple(unused if one is None else one for one in to)
     try:
         results = run(call._replace(inputs=tuple(inputs), norm=norm, to=to))
-    except (ValueError, TypeError) as error:  # about the one that is there
+    except (ValueError, TypeError) as error:  # about the given input
         fault = fault_of(error)
         if fault is not None and fault.argument == "qk"[i]:
             blame(error, argument="qk"[1 - i])
@@ -232,7 +232,7 @@ def _normed_alone(call: Call) -> tuple[Any, ...]:
 
 
 def _by_head(rotation: Any) -> bool:
-    """Whether heads have frequencies or tables of their own."""
+    """Whether heads have different frequencies or tables."""
     table = rotation.inv_freq if isinstance(rotation, Rotation) else rotation.cos
     axes = len(getattr(table, "shape", ()))
     if isinstance(rotation, Rotation):
@@ -243,14 +243,12 @@ def _by_head(rotation: Any) -> bool:
 
 
 def _no_heads(function: str, name: str, x: Any, layout: Any) -> Any:
-    """What x is without its heads, no number; x itself where the layout does not fit it."""
+    """x with 0 heads, and so without elements; x itself if the layout does not fit it."""
     if late.operations_on(x) is None:
         x = arguments.as_operand(function, name, x)
     heads = layout.find("h") if isinstance(layout, str) else x.ndim
     if heads < 0:
-        arguments.wrong_value(
-            function, "layout", "letters with h where q or k is None", repr(layout)
-        )
+        arguments.wrong_value(function, "layout", "letters with h if q or k is None", repr(layout))
     if heads >= x.ndim:
         return x
     if type(x) is ndarray:
@@ -302,9 +300,9 @@ def _as_arrays(call: Call) -> Call:
 
 
 def _writable(function: str, name: str, to: Any) -> Any:
-    """What is written to, as an array of NumPy's own that has the same memory."""
+    """An output as a plain NumPy array with the same memory."""
     if not isinstance(to, ndarray):
-        expected = "a NumPy array or a torch tensor, to be written to"
+        expected = "a NumPy array or a torch tensor, to write to"
         arguments.wrong_type(function, name, expected, type(to).__name__)
     arguments.check_no_mask(function, name, to)
     return to.view(ndarray)

@@ -1,1 +1,1 @@
-"""What a model does to positions, in words; and whether two do the same."""
+"""Describe in words what a model does to positions, and compare models."""

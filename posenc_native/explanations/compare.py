@@ -1,4 +1,4 @@
-"""Whether descriptions of models rotate alike, and where they part."""
+"""Compare how models rotate: whether they do so alike, and where they differ."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .evidence import evidence_of
 from .field_words import SAME, axes, close, frequency_words, in_words, scaling_words, texts
 from .words import layer_numbers, number
 
-_MOST_POSITIONS = 1 << 10  # that one call asks for
+_MOST_POSITIONS = 1 << 10  # in one call
 
 
 @takes_words
@@ -42,34 +42,34 @@ def compare(
     weights: Sequence[str | os.PathLike[str] | None] | None = None,
     **unknown: NoReturn,
 ) -> Comparison:
-    """Whether checkpoints, configurations or descriptions rotate alike; where not, in which field.
+    """Say whether checkpoints, configurations or descriptions rotate alike, and what differs.
 
     Args:
-        first, second: each of them whatever `explain` takes: the path of a file of any format that
-            it reads, a mapping, a configuration object, the name of a preset, or a `Rotary`.
+        first, second: anything that `explain` takes: the path of a file in any format that it
+            reads, a mapping, a configuration object, the name of a preset, or a `Rotary`.
         more: others to compare with the first.
-        at: positions at which to say how far apart two rotations are that differ; default some up
-            to the longest sequence that the models are meant for.
-        permuted: the weights of queries and keys were permuted with the pairing, as converters do
-            from one to the other; a pairing that differs is then no difference.
-        weights: for each of them the path of a .safetensors file, or None: whether the weights of
-            queries and keys look like its pairing (`guess_pairing`). Where both do, a pairing that
-            differs is no difference; where weights look like another pairing than that of their
-            description, it is one.
+        at: positions at which to say how far apart two differing rotations are; by default some,
+            up to the longest sequence that the models are meant for.
+        permuted: the weights of queries and keys were permuted to match the pairing, as converters
+            do; a different pairing is then no difference.
+        weights: for each of them the path of a .safetensors file, or None: checks whether the
+            weights of queries and keys look like its pairing (`guess_pairing`). If they do for
+            both, a different pairing is no difference. If weights look like another pairing than
+            the one described, that is a difference.
 
     Returns:
-        A ``Comparison``, which is true if there is a difference: ``assert not compare(a, b)``. Its
-        ``differences`` have a field each: "pairing", "base", "scaling", "scale" (the attention
+        A ``Comparison``, which is true if there is a difference: ``assert not compare(a, b)``. Each
+        of its ``differences`` has a field: "pairing", "base", "scaling", "scale" (the attention
         factor), "softmax_correction", "head_dim", "rotary_dim", "rotary_start", "axis_map",
         "inv_freq" (frequencies that no base and scaling explain), "layer_count", "layer_types" or
-        "nope_layers". ``errors`` say how far cosines, sines and scores are apart, and from which
+        "nope_layers". ``errors`` say how far apart cosines, sines and scores are, and from which
         position on bfloat16 shows it. ``print(compare(a, b))`` shows all of it.
 
-    Numbers that float32 does not tell apart count as equal. What a file does not say is taken as
-    its engine takes it; what nobody says is compared with nothing, and is among the ``notes``.
+    Numbers that float32 cannot tell apart count as equal. If a file leaves a value out, its
+    engine's default is compared. A value without a default is not compared; ``notes`` lists it.
 
     Raises:
-        ValueError, TypeError, OSError: one of them cannot be read, as `explain` says it.
+        ValueError, TypeError, OSError: one of them cannot be read, as in `explain`.
 
     Example:
         >>> import posenc_native as pn
@@ -106,10 +106,10 @@ def compare(
 def rotations_apart(
     first: Any, second: Any, function: str
 ) -> tuple[Description, Description, list[Match], int]:
-    """Two descriptions, the layers that rotate in both and differ, and the longest sequence.
+    """Two descriptions, the layers that rotate in both but differ, and the longest sequence.
 
-    All layers that rotate in both, where none differs. Layers with other numbers of rotated dims
-    are left out.
+    If none differs, all layers that rotate in both. Layers whose numbers of rotated dims differ are
+    left out.
     """
     one, other = _with_names([read(source, function) for source in (first, second)])
     pair = _Pair(one, other, None, permuted=True, guesses={})
@@ -127,11 +127,11 @@ def _guesses(
     descriptions: Sequence[Description],
     weights: Sequence[str | os.PathLike[str] | None] | None,
 ) -> dict[str, PairingEvidence]:
-    """What the weights of each look like, by its name."""
+    """The pairing that the weights of each source look like, by the name of the source."""
     if weights is None:
         return {}
     if len(weights) != len(descriptions):
-        expected = f"{len(descriptions)} paths, None for those without"
+        expected = f"{len(descriptions)} paths, one per source (None for no weights)"
         arguments.wrong_value(function, "weights", expected, len(weights))
     return {
         each.source: evidence_of(path, each, function)
@@ -147,12 +147,12 @@ def _positions(function: str, at: Sequence[int]) -> tuple[int, ...]:
         expected = f"at most {_MOST_POSITIONS} positions"
         arguments.wrong_value(function, "at", expected, list(given.shape))
     if (given < 0).any() or (given >= 2**53).any():
-        arguments.wrong_value(function, "at", "positions from 0 to 2^53 - 1", "others")
+        arguments.wrong_value(function, "at", "positions from 0 to 2^53 - 1", "a position outside")
     return tuple(int(position) for position in given)
 
 
 def _with_names(descriptions: list[Description]) -> list[Description]:
-    """Different names for all, so that a reader can tell them apart."""
+    """Give all of them different names, so that a reader can tell them apart."""
     seen: dict[str, int] = {}
     named = []
     for each in descriptions:
@@ -165,7 +165,7 @@ def _with_names(descriptions: list[Description]) -> list[Description]:
 
 @dataclass(frozen=True)
 class Match:
-    """Layers of the one and of the other that belong together."""
+    """Layers of the first and of the other model that correspond to each other."""
 
     layers: tuple[int, ...]
     layer_type: str | None
@@ -173,7 +173,7 @@ class Match:
 
     @property
     def rotating(self) -> tuple[Rotary, Rotary] | None:
-        """Both rotations, if both rotate."""
+        """The two rotations, if both rotate."""
         one, other = self.groups
         if one.arguments is None or other.arguments is None:
             return None
@@ -181,7 +181,7 @@ class Match:
 
 
 class _Pair:
-    """The first and another."""
+    """The first description and one other."""
 
     def __init__(
         self,
@@ -219,7 +219,7 @@ class _Pair:
                     without = self.both[1 - alone].source
                     self.notes_found.append(
                         f"{without} has layers without rotary encoding; {self.both[alone].source} "
-                        "does not tell layers apart."
+                        "does not distinguish layers."
                     )
                     continue
                 several = len(self.both[1 - alone].groups) > 1
@@ -277,7 +277,7 @@ class _Pair:
     # Fields
 
     def differences(self) -> list[Difference]:
-        """All of them, layers first."""
+        """All differences, those of layers first."""
         found = list(self._layer_differences())
         for match in self.matches:
             found += self._of(match)
@@ -317,7 +317,7 @@ class _Pair:
             )  # fmt: skip
 
     def _are_balanced(self, match: Match, one: Rotary, other: Rotary) -> bool:
-        """Whether one has in its softmax scale what the other has in cosines and sines."""
+        """Whether one scales the softmax by the factor that the other has in cosines and sines."""
         corrections = [group.softmax_correction for group in match.groups]
         whole = all(each.rotary_dim == each.head_dim for each in (one, other))
         if not whole or any(each.latent for each in self.both) or close(one.scale, other.scale):
@@ -329,7 +329,7 @@ class _Pair:
         return not close(*corrections) and close(*scores)
 
     def _are_permuted(self, pairings: tuple[Any, Any]) -> bool:
-        """Whether the weights go with pairings that differ: as told, or as they look."""
+        """Whether the weights match the different pairings: as told, or by their appearance."""
         if self.permuted:
             return True
         looks = [self.guesses.get(each) for each in self.sources]
@@ -339,18 +339,18 @@ class _Pair:
         )
 
     def _against_weights(self, match: Match, both: tuple[Rotary, Rotary]) -> Iterator[Difference]:
-        """Weights that look like another pairing than that of their description."""
+        """Differences where weights look like another pairing than the one described."""
         for rotary, source in zip(both, self.sources, strict=True):
             look = self.guesses.get(source)
             if look is None or look.pairing in (None, rotary.pairing):
                 continue
             looks, does = look.pairing, rotary.pairing
-            comment = f"The weights of {source} look like {looks}, and it rotates {does}."
+            comment = f"The weights of {source} look like {looks}, but it rotates {does}."
             values = texts((both[0].pairing, both[1].pairing))
             yield self._difference("pairing", values, match, comment)
 
     def fields_of(self, match: Match) -> set[str]:
-        """In which fields the layers of a match differ."""
+        """The fields in which the layers of a match differ."""
         return {each.field for each in self._of(match)}
 
     def _frequencies(self, match: Match, one: Rotary, other: Rotary) -> Iterator[Difference]:
@@ -365,7 +365,7 @@ class _Pair:
                     named = True
                     yield self._difference("scaling", words, match)
             if not named and any(not each.names_a_base for each in self.both):
-                # Factors on top of a base that an engine assumed: nobody meant these frequencies.
+                # Factors on top of a base that an engine assumed: nobody chose these frequencies.
                 bases = ["none" if "inv_freq" in r._given else number(r.base) for r in (one, other)]
                 yield self._difference("base", tuple(bases), match)
             elif not named:
@@ -378,7 +378,7 @@ class _Pair:
             yield self._difference("scaling", words, match, comment)
 
     def _beyond(self, match: Match) -> tuple[int, tuple[str, str]] | None:
-        """The length beyond which frequencies differ, of those that the length changes."""
+        """The length beyond which frequencies that depend on the length differ."""
         given = [group.arguments or {} for group in match.groups]
         changing = [each for each in given if depends_on_length(each)]
         if not changing:
@@ -389,7 +389,7 @@ class _Pair:
         for length in (*lengths, *(2 * each for each in lengths), 8 * lengths[-1]):
             one, other = (Rotary(**at_length(each, length + 1)) for each in given)
             by, by_scale = self._error(one)
-            # A scale that differs at every length is a difference of its own.
+            # A scale that differs at every length is a separate difference.
             scales_part = same_scale and not close(one.scale, other.scale, by_scale)
             if scales_part or not _same_frequencies(one, other, by):
                 words = scaling_words(given[0].get("scaling"), given[1].get("scaling"))
@@ -397,7 +397,7 @@ class _Pair:
         return None
 
     def _error(self, rotary: Rotary) -> tuple[Any, float]:
-        """By how much frequencies, and scales, may differ that are the same."""
+        """By how much equal frequencies and equal scales may differ."""
         pairs = len(rotary.inv_freq)
         known = [each.error[pairs] for each in self.both if pairs in each.error]
         frequencies = [np.asarray(each.inv_freq) for each in known]
@@ -418,7 +418,7 @@ class _Pair:
     # Distances
 
     def errors(self) -> list[LayerError]:
-        """How far apart the rotations are that differ."""
+        """How far apart the differing rotations are."""
         found = []
         for match in self.matches:
             both = match.rotating
@@ -435,7 +435,7 @@ class _Pair:
         return found
 
     def notes(self) -> list[str]:
-        """What was not compared, and what each file leaves to its engine."""
+        """Values that were not compared, and those that each file leaves to its engine."""
         said = list(self.notes_found)
         for each in self.both:
             said += [f"{each.source}: {unknown}." for unknown in each.unknown]
@@ -450,8 +450,8 @@ class _Pair:
                 )
         if any(m.rotating is not None and self._are_balanced(m, *m.rotating) for m in self.matches):
             said.append(
-                "One multiplies cosines and sines by the attention factor, the other the softmax "
-                "scale by its square: same scores."
+                "One multiplies cosines and sines by the attention factor, the other multiplies "
+                "the softmax scale by its square: the scores are equal."
             )
         pairings = [
             (match.rotating[0].pairing, match.rotating[1].pairing)
@@ -460,11 +460,13 @@ class _Pair:
         ]
         if any(one != other and self._are_permuted((one, other)) for one, other in pairings):
             how = "are said to be" if self.permuted else "look"
-            said.append(f"Pairings differ, but the weights {how} permuted to match: same scores.")
+            said.append(
+                f"Pairings differ, but the weights {how} permuted to match: the scores are equal."
+            )
         return said
 
 
-# Differences of which it can be said how large they are.
+# The fields whose differences have a measurable size.
 _MEASURED = {"base", "scaling", "scale", "softmax_correction", "inv_freq"}
 
 _PAIRING = (
@@ -475,14 +477,14 @@ _SCALE = "Cosines and sines are multiplied by it, so scores grow by its square."
 
 
 def _numbered(description: Description) -> dict[int, LayerGroup]:
-    """The group of each layer; empty where layers have no numbers."""
+    """The group of each layer; empty if layers have no numbers."""
     if not all(group.layers for group in description.groups):
         return {}
     return {layer: group for group in description.groups for layer in group.layers}
 
 
 def _first_alike(description: Description) -> dict[int, int]:
-    """For each group, by its id, the first that rotates alike: some differ in windows alone."""
+    """For each group, by its id, the first that rotates alike: some differ only in windows."""
     found: dict[int, int] = {}
     first: list[tuple[LayerGroup, Rotary | None]] = []
     for group in description.groups:

@@ -1,4 +1,4 @@
-"""What `compare` returns."""
+"""The result of `compare`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from .words import WIDTH, layer_numbers, number, wrapped
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing in which two descriptions differ.
+    """One field in which two descriptions differ.
 
     Attributes:
         field: "base", "scaling", "pairing", "nope_layers" ...: see `posenc_native.compare`.
         sources: the two that differ, as the caller named them.
-        values: what each of them says, in the words of its format.
-        layers: numbers of the layers concerned; empty for all, or where there are no numbers.
-        layer_type: of these layers, if that is how they are told apart.
-        comment: what follows from it; may be empty.
+        values: the two values, in the words of each format.
+        layers: indices of the layers concerned; empty for all, or if layers have no numbers.
+        layer_type: the type of these layers, if layers are distinguished by type.
+        comment: the consequence; may be empty.
     """
 
     field: str
@@ -44,13 +44,14 @@ class LayerError:
     Attributes:
         sources: the two that differ, as the caller named them.
         layers, layer_type: as in `Difference`.
-        at: for each position asked for ``(position, error of cos and sin, error of a score)``. The
-            first is the largest difference of a cosine or sine there. The second is the largest
-            difference of a score between a query and a key of length 1 that many positions apart,
-            softmax correction included.
-        first_visible: the first position at which a cosine or sine differs by more than bfloat16
-            can show, 2^-9 (half of its step just below 1); None if there is none up to `searched`.
-        searched: the last position that was looked at.
+        at: for each requested position ``(position, error of cos and sin, error of a score)``. The
+            first error is the largest difference of a cosine or sine there. The second is the
+            largest difference of a score between a query and a key of length 1 that many positions
+            apart, softmax correction included.
+        first_visible: the first position at which a cosine or sine differs by more than 2^-9, which
+            bfloat16 can show (half of its step just below 1); None if there is none up to
+            `searched`.
+        searched: the last position that was checked.
     """
 
     sources: tuple[str, str]
@@ -63,14 +64,14 @@ class LayerError:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `compare` has found. It is true if there is a difference: ``assert not compare(a, b)``.
+    """The result of `compare`, true if there is a difference: ``assert not compare(a, b)``.
 
     Attributes:
-        sources: what was compared, as the caller named it.
-        formats: of which form each of them is.
-        differences: of the first from each of the others.
-        errors: for each pair of rotations that differ, how far they are apart.
-        notes: what could not be compared, and what is worth knowing.
+        sources: the compared sources, as the caller named them.
+        formats: the format of each of them.
+        differences: the differences of each of the others from the first.
+        errors: for each pair of differing rotations, how far apart they are.
+        notes: values that could not be compared, and other remarks.
     """
 
     sources: tuple[str, ...]
@@ -91,7 +92,7 @@ class Comparison:
         return not self.differences
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON has it."""
+        """All of it as JSON values."""
         return {"alike": self.alike, **asdict(self)}
 
     def text(self, width: int = WIDTH) -> str:

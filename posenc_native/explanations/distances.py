@@ -1,4 +1,4 @@
-"""How far apart two rotations are: at positions, and from which position on it shows."""
+"""The distance between two rotations: at given positions, and where it first becomes visible."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from posenc_native.rotary.rotary import Rotary
 # Half of a step of bfloat16 just below 1: a smaller difference of cosines is lost in rounding.
 VISIBLE = 2.0**-9
 
-_ROWS = 1 << 12  # positions at a time
+_ROWS = 1 << 12  # positions in one step
 
 
 def distances_at(
@@ -24,7 +24,7 @@ def distances_at(
 ) -> tuple[tuple[int, float, float], ...]:
     """For each position the largest errors of cosines and sines, and of scores: see `LayerError`.
 
-    All position axes are at the position, as for text.
+    All axes have the same position, as for text.
     """
     return tuple((position, *_distance(one, other, position)) for position in positions)
 
@@ -33,7 +33,7 @@ def _distance(one: LayerGroup, other: LayerGroup, position: int) -> tuple[float,
     points = []
     for group in (one, other):
         rotary = Rotary(**at_length(group.arguments or {}, position + 1))
-        # On the circle of its scale: exact angles of one position, all axes of which are equal.
+        # Exact angles of one position on all axes, on a circle whose radius is the scale.
         flat = Rotary(2 * len(rotary.inv_freq), inv_freq=rotary.inv_freq, scale=rotary.scale)
         cos, sin = flat.tables(np.array([position]), dtype=np.float64)
         scores = (cos + 1j * sin) * rotary.scale * group.softmax_correction
@@ -59,7 +59,7 @@ def first_visible(one: LayerGroup, other: LayerGroup, longest: int) -> int | Non
 
 
 def _first_between(given: Sequence[Mapping[str, Any]], start: int, end: int) -> int | None:
-    """The same from `start` to `end`, between which no scaling begins."""
+    """The same between `start` and `end`, where no scaling begins."""
     dynamic = any(
         depends_on_length(each)
         and each["scaling"]["rope_type"] == "dynamic"
@@ -69,7 +69,7 @@ def _first_between(given: Sequence[Mapping[str, Any]], start: int, end: int) -> 
     if not dynamic:
         one, other = (Rotary(**at_length(each, start + 1)) for each in given)
         return _first_of_fixed(one, other, start, end)
-    # Frequencies of their own at each length, which fall further and further: by halving.
+    # Each length has different frequencies, which keep falling: search by bisection.
     low, step = start, 1
     while low < end and not _shows(given, low):
         low, step = min(low + step, end), 2 * step
@@ -88,11 +88,11 @@ def _shows(given: Sequence[Mapping[str, Any]], position: int) -> bool:
 
 
 def _first_of_fixed(one: Rotary, other: Rotary, start: int, end: int) -> int | None:
-    """Of frequencies that no length changes.
+    """The same for frequencies that do not depend on the length.
 
-    Two points of radius a and b whose angles differ by t are sqrt((a - b)^2 + 4 a b sin(t/2)^2)
-    apart, and no coordinate differs by more: so no pair shows anything before that does. From
-    there on positions are tried.
+    Two points with radii a and b whose angles differ by t are
+    sqrt((a - b)^2 + 4 a b sin(t/2)^2) apart, and no coordinate differs by more. So no pair is
+    visible before that distance is; from there on each position is tried.
     """
     earliest = _earliest(one, other)
     first = max(start, int(earliest.min(initial=np.inf)) if np.isfinite(earliest).any() else end)
@@ -109,7 +109,7 @@ def _first_of_fixed(one: Rotary, other: Rotary, start: int, end: int) -> int | N
 
 
 def _earliest(one: Rotary, other: Rotary) -> npt.NDArray[np.float64]:
-    """For each pair a position before which its points are no further apart than VISIBLE."""
+    """For each pair a position before which its points are at most VISIBLE apart."""
     a, b = one.scale, other.scale
     left = VISIBLE**2 - (a - b) ** 2
     pairs = len(one.inv_freq)
@@ -130,7 +130,7 @@ def _largest(
     positions: npt.NDArray[np.float64],
     pairs: npt.NDArray[np.bool_] | slice = slice(None),
 ) -> npt.NDArray[np.float64]:
-    """The larger difference of cosine and sine, [positions, pairs]."""
+    """The larger of the differences of cosine and sine, [positions, pairs]."""
     angles = [positions[:, None] * each.inv_freq[pairs] for each in (one, other)]
     cos = [np.cos(t) * r.scale for t, r in zip(angles, (one, other), strict=True)]
     sin = [np.sin(t) * r.scale for t, r in zip(angles, (one, other), strict=True)]

@@ -1,4 +1,4 @@
-"""Where engines differ: what a configuration leaves open, and what others make of it."""
+"""Points on which inference engines differ: what a configuration leaves open, and each reading."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Case:
 
     @property
     def scaling(self) -> Mapping[str, Any]:
-        """The scaling of a group that rotates; empty without one."""
+        """The scaling of a group that rotates; empty if it has none."""
         return (self.found.rotary and self.found.rotary.scaling) or {}
 
     @property
@@ -43,23 +43,23 @@ _SEVERAL = (
 
 
 def _float32_phase(rotating: Sequence[Rotary], length: Any) -> list[str]:
-    """How far float32 is off at the longest sequence of the model."""
+    """The error of float32 angles at the longest sequence of the model."""
     if not isinstance(length, int) or length < 2:
         return []
     positions = np.arange(max(length - 64, 0), length)
     off = 0.0
     for rotary in rotating:
         product = np.float32(positions)[:, None] * np.float32(rotary.inv_freq)
-        # float64 is off by 2^-53 of the phase: nothing, beside 2^-24.
+        # float64 is off by 2^-53 of the phase, negligible next to 2^-24.
         exact = positions[:, None] * rotary.inv_freq
         off = max(off, float(np.abs(product.astype(np.float64) - exact).max(initial=0.0)))
     if off < 1e-3:
         return []
-    more = ", where not even all positions are distinct" if length > 2**24 else ""
+    more = ", where float32 cannot even tell all positions apart" if length > 2**24 else ""
     text = (
-        f"An angle formed as position * frequency in float32, as most engines form it, is off by "
-        f"up to {number(off)} radians near position {length:,}{more}; in bfloat16 it would be "
-        "meaningless. Here angles are exact at every position."
+        f"An angle computed as position * frequency in float32, as in most engines, is off by up "
+        f"to {number(off)} radians near position {length:,}{more}; in bfloat16 it would be "
+        "meaningless. In posenc_native angles are exact at every position."
     )
     return [text]
 
@@ -81,7 +81,7 @@ def _base_unsaid(case: Case) -> Iterator[str]:
     if rotary is None or "inv_freq" in rotary._given or named:
         return
     who = "the model's class" if case.model.engine == "transformers" else case.model.engine
-    yield f"The configuration names no base: {number(rotary.base)} is what {who} takes."
+    yield f"The configuration names no base: {who} defaults to {number(rotary.base)}."
 
 
 @_check
@@ -91,13 +91,13 @@ def _beside_frequencies(case: Case) -> Iterator[str]:
         return
     if case.model.corrects_softmax:
         yield (
-            "The softmax correction is part of the model, not of the rotary encoding: an engine "
-            "has to apply it too, once. Ports are known to have lost it."
+            "The softmax correction belongs to the model, not to the rotary encoding: an engine "
+            "must apply it too, once. Some ports have lost it."
         )
     else:
         yield (
-            "mscale_all_dim is given, but the model's own code corrects no softmax scale by it, as "
-            "DeepSeek's does; an engine that took it for a DeepSeek would."
+            "mscale_all_dim is given, but the model's own code does not correct the softmax scale "
+            "by it, as DeepSeek's does. An engine that treats the model as a DeepSeek would."
         )
 
 
@@ -111,22 +111,23 @@ def _attention_factor(case: Case) -> Iterator[str]:
     scale = case.found.rotary.scale
     if "beta_fast" in case.scaling or "beta_slow" in case.scaling:
         yield (
-            "beta_fast counts the turns of pairs left alone, beta_slow those of pairs slowed: code "
-            "that has them the other way around (as torchtitan had, #3787) is wrong at every "
-            "length."
+            "Pairs that make more than beta_fast turns are left alone, pairs that make fewer than "
+            "beta_slow are slowed. Code that swaps the two (as torchtitan did, #3787) is wrong at "
+            "every length."
         )
     if given and abs(usual - scale) > 1e-9:
         yield (
             f"The attention factor {number(scale)} comes from {' and '.join(given)}; an engine "
-            f"that does not read this has {number(usual)} (0.1 ln(factor) + 1): vLLM had, #48621."
+            f"that does not read this uses {number(usual)} (0.1 ln(factor) + 1), as vLLM did "
+            "(#48621)."
         )
     mscale, all_dim = (case.scaling.get(key) for key in ("mscale", "mscale_all_dim"))
     if "attention_factor" not in given and bool(mscale) != bool(all_dim):
         alone = "mscale" if mscale else "mscale_all_dim"
         yield (
-            f"{alone} is given without the other: transformers then ignores it and takes "
-            f"{number(usual)}; vLLM's DeepSeek code takes 1 for a missing mscale and 0 for a "
-            "missing mscale_all_dim, and always the ratio."
+            f"{alone} is given without the other: transformers then ignores it and uses "
+            f"{number(usual)}; vLLM's DeepSeek code uses 1 for a missing mscale and 0 for a "
+            "missing mscale_all_dim, and always takes the ratio."
         )
 
 
@@ -139,13 +140,13 @@ def _truncation(case: Case) -> Iterator[str]:
         return
     yield (
         "truncate is false: the bounds of YaRN's blend are not rounded to whole pairs. ggml always "
-        "rounds them, and so did vLLM and SGLang before they knew the key."
+        "rounds them, and so did vLLM and SGLang before they supported the key."
     )
     given = case.model.entries.get("rope_parameters") or {}
     if isinstance(given.get(case.found.layer_type or ""), Mapping):
         yield (
-            "truncate stands in the entry of a layer type, where transformers 5.23 overlooks it "
-            "(it looks beside the entries) and rounds. Here it counts where it stands."
+            "truncate is in the entry of a layer type. transformers 5.23 overlooks it there (it "
+            "looks beside the entries) and rounds; posenc_native reads it there."
         )
 
 
@@ -154,21 +155,21 @@ def _lengths(case: Case) -> Iterator[str]:
     if case.rope_type == "dynamic" and "alpha" not in case.scaling:
         factor, length = case.scaling["factor"], case.scaling.get("max_position_embeddings", 0)
         yield (
-            "transformers computes the frequencies anew whenever a sequence grows past those "
-            "before it, so keys in the cache were turned by older ones; vLLM and SGLang compute "
-            f"them once, for {number(length * factor)} positions, and are not dynamic at all. "
-            "Rotary.from_config(..., seq_len=...) gives those for the length that you name."
+            "transformers recomputes the frequencies whenever a sequence grows longer than those "
+            "before it, so cached keys were rotated by older frequencies. vLLM and SGLang compute "
+            f"them once, for {number(length * factor)} positions, so they are not dynamic at all. "
+            "Rotary.from_config(..., seq_len=...) gives the frequencies for a given length."
         )
     if case.rope_type == "longrope":
         trained = case.scaling["original_max_position_embeddings"]
         yield (
-            f"Engines disagree on when to change to the long factors (beyond {trained:,} "
-            "positions): transformers decides by the largest position of each call, for the whole "
-            "batch, and Phi-3 then drops its cache; vLLM decides once at the start, by the longest "
-            "sequence it is to serve, and so uses the long factors for short texts too; SGLang "
-            "decides for each batch. Keys cached before the change were turned by the short "
+            f"Engines disagree on when to switch to the long factors (beyond {trained:,} "
+            "positions). transformers decides in each call by the largest position, for the whole "
+            "batch, and Phi-3 then drops its cache. vLLM decides once at the start, by the longest "
+            "sequence that it may serve, so it uses the long factors for short texts too. SGLang "
+            "decides for each batch. Keys cached before the switch were rotated by the short "
             "factors. "
-            "Rotary.from_config(..., seq_len=...) gives those for the length that you name."
+            "Rotary.from_config(..., seq_len=...) gives the frequencies for a given length."
         )
 
 
@@ -177,8 +178,9 @@ def _long_mscale(case: Case) -> Iterator[str]:
     if case.model.model_type != "phimoe" or case.rope_type != "longrope":
         return
     yield (
-        "transformers 5.23 changes the factor of cosine and sine with the length, but turns by the "
-        "short factors at every length; the code published with the model changes both, as here."
+        "transformers 5.23 changes the factor of cosine and sine with the length, but rotates by "
+        "the short factors at every length. The code published with the model changes both, as "
+        "posenc_native does."
     )
 
 
@@ -187,8 +189,8 @@ def _linear_difference(case: Case) -> Iterator[str]:
     if case.rope_type != "linear":
         return
     yield (
-        "Linear scaling divides frequencies here and in transformers, positions in vLLM: the same "
-        "angle but for rounding, so results differ in the last bits."
+        "Linear scaling divides frequencies in posenc_native and in transformers, but positions in "
+        "vLLM. The angles are equal except for rounding, so results differ in the last bits."
     )
 
 
@@ -207,14 +209,14 @@ def _several_axes(case: Case) -> Iterator[str]:
         return
     axes = int(rotary.axis_map.max()) + 1
     yield (
-        f"Positions have the shape [{axes}, batch, tokens]. Fused kernels that take the first row "
-        "alone drop the others without an error: text works, pictures are misread."
+        f"Positions have the shape [{axes}, batch, tokens]. Fused kernels that read only the first "
+        "row drop the others without an error: text works, pictures are misread."
     )
     if int((np.diff(rotary.axis_map) != 0).sum()) > 2:
         yield (
-            "The axes take turns among the pairs. Code written for Qwen2-VL's blocks gives other "
-            "angles; and ggml's IMROPE drives the pairs left over by a fourth row of positions, "
-            "where transformers and vLLM take time."
+            "The axes alternate among the pairs. Code written for Qwen2-VL's blocks gives other "
+            "angles. ggml's IMROPE gives the remaining pairs a fourth row of positions, where "
+            "transformers and vLLM use time."
         )
 
 
@@ -225,16 +227,16 @@ def _share_of_the_head(case: Case) -> Iterator[str]:
         return
     if case.rope_type == "proportional":
         yield (
-            "Proportional: the exponents of the frequencies are over the whole head, and dim i "
-            f"pairs with dim i + {rotary.head_dim // 2}. A partial rotary encoding of the usual "
-            "kind (exponents over the rotated dims, pairs within them) is another one."
+            "Proportional: the exponents of the frequencies run over the whole head, and dim i "
+            f"pairs with dim i + {rotary.head_dim // 2}. The usual partial rotary encoding "
+            "(exponents over the rotated dims, pairs within them) is a different one."
         )
     if 2 * len(rotary.inv_freq) == rotary.head_dim or rotary.rotary_start:
         return
     yield (
-        f"Part of the head is rotated: the exponents are over these {2 * len(rotary.inv_freq)} "
-        "dims. Known errors elsewhere: the share applied twice, ignored together with several "
-        "axes, or the exponents taken over the whole head."
+        f"Part of the head is rotated: the exponents run over these {2 * len(rotary.inv_freq)} "
+        "dims. Known errors in other engines: the share is applied twice, it is ignored together "
+        "with several axes, or the exponents run over the whole head."
     )
 
 
@@ -245,21 +247,21 @@ def _pairing_difference(case: Case) -> Iterator[str]:
         return
     if rotary.pairing == "interleaved":
         yield (
-            "Neighboring dims form pairs. Weights converted for pairing by halves have the rows of "
-            "their projections in another order; with the wrong pairing nothing fails, but the "
+            "Neighboring dims form pairs. Weights converted for the half pairing have the rows of "
+            "their projections in another order. With the wrong pairing nothing fails, but the "
             "text gets worse."
         )
         if model.latent:
             yield (
-                "Code of this model may write the rotated dims in another order than it read them "
-                "(even dims, then odd ones): the same for q and k, so no score changes."
+                "Code of this model may write the rotated dims in another order than it reads them "
+                "(even dims, then odd ones). It does so for both q and k, so no score changes."
             )
     if (rotary.inv_freq < 0).any():
-        yield "The model turns backward: by minus the angle that others take."
+        yield "The model rotates backward: by minus the angle that other models use."
     if rotary.rotary_start:
         yield (
-            "The rotated dims are the last of the head. DeepSeek-V4 also turns the output of "
-            "attention back at the position of the query, since its values are keys."
+            "The rotated dims are the last of the head. DeepSeek-V4 also rotates the attention "
+            "output back at the position of the query, because its values are its keys."
         )
 
 
@@ -269,18 +271,18 @@ def _without(case: Case) -> Iterator[str]:
         return
     every = case.model.unnumbered_without.get(case.group.layer_type)
     if every is None:
-        which, numbers = "", "`nope_layers` has their numbers"
+        which, numbers = "", "`nope_layers` lists them"
     else:
         which = f" ({layer_rule(case.group.layer_type, every)})"
         numbers = (
-            "The configuration does not say how many layers there are (num_hidden_layers), and so "
-            "not which these are"
+            "The configuration does not say how many layers there are (num_hidden_layers), so it "
+            "is unknown which layers these are"
             if case.model.layer_count is None
-            else "The configuration does not say which these are (layer_types)"
+            else "The configuration does not say which layers these are (layer_types)"
         )
     yield (
-        f"Some layers have no rotary encoding{which}: to rotate all layers alike is a known error, "
-        f"and shows only at length. {numbers}."
+        f"Some layers have no rotary encoding{which}: rotating all layers alike is a known error "
+        f"that shows only on long sequences. {numbers}."
     )
 
 
@@ -295,9 +297,9 @@ def _factor_without_a_type(case: Case) -> Iterator[str]:
             factor = entry.get("factor")
             if factor is not None and not entry.get("rope_type") and not entry.get("type"):
                 yield (
-                    f"A factor ({factor}) stands in {key} without a rope_type beside it, and is "
+                    f"{key} has a factor ({factor}) without a rope_type beside it. The factor is "
                     "ignored, here as in transformers: nothing is scaled. If the model was trained "
-                    'for a scaling, the file should name it, as "linear" or "yarn".'
+                    'with a scaling, the file should name it, such as "linear" or "yarn".'
                 )
 
 
@@ -311,6 +313,6 @@ def _query_temperature(case: Case) -> Iterator[str]:
         return
     yield (
         f"llama_4_scaling_beta = {number(beta)}: queries are also multiplied by 1 + beta * ln(1 + "
-        "floor(position / original_max_position_embeddings)). That is not part of the rotation, "
-        "and nothing here does it."
+        "floor(position / original_max_position_embeddings)). This is not part of the rotation, "
+        "and posenc_native does not do it."
     )

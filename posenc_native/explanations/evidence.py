@@ -1,4 +1,4 @@
-"""What the weights of a checkpoint look like: its pairing, from queries and keys of some layers."""
+"""Guess the pairing of a checkpoint from the query and key weights of some layers."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from posenc_native.rotary.rotary import Rotary
 
 _QUERY = re.compile(r"(^|[._])(?P<name>q_proj|wq|attn_q)\.weight$")
 _KEYS = {"q_proj": "k_proj", "wq": "wk", "attn_q": "attn_k"}
-_LAYERS = 4  # to look at: evidence adds up, and so do bytes to read
+_LAYERS = 4  # to read: more layers give more evidence and cost more bytes
 
 
 def evidence_of(
     path: str | os.PathLike[str], description: Description, function: str
 ) -> PairingEvidence:
-    """`guess_pairing` of weights in a .safetensors file, with the head of a description.
+    """`guess_pairing` for weights in a .safetensors file, with the head of a description.
 
     Raises:
-        ValueError: no such weights in the file, or shapes that do not fit.
-        OSError: a file that cannot be read.
+        ValueError: the file has no such weights, or their shapes do not fit.
+        OSError: the file cannot be read.
         ImportError: safetensors is not installed.
     """
     if absent("safetensors"):
@@ -35,10 +35,10 @@ def evidence_of(
 
     given = next(each.arguments for each in description.groups if each.arguments is not None)
     rotary = Rotary(**given)
-    # torch reads bfloat16, which NumPy has not.
+    # torch reads bfloat16, which NumPy does not have.
     framework = "numpy" if absent("torch") else "pt"
     path = os.fspath(path)
-    with open(path, "rb"):  # says what is wrong with a path that cannot be read
+    with open(path, "rb"):  # raises a clear error for an unreadable path
         pass
     try:
         with safe_open(path, framework) as file:
@@ -67,7 +67,7 @@ def _some_layers(file: Any) -> list[tuple[Any, Any]]:
         key = f"{name[: match.start('name')]}{_KEYS[match['name']]}.weight"
         if key in names:
             found.append((name, key))
-    # Spread over the depth of the model: the first layers often know little of positions.
+    # Spread over the depth of the model: the first layers often depend little on positions.
     step = max(1, len(found) // _LAYERS)
     return [
         (file.get_tensor(query), file.get_tensor(key)) for query, key in found[::step][:_LAYERS]

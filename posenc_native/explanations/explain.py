@@ -1,7 +1,8 @@
-"""What a model's configuration says of its rotary encoding, in plain words.
+"""Explain a model's rotary encoding in plain words, from its configuration.
 
-A sentence for each fact, and remarks where engines are known to read the same configuration in
-different ways: most reports of "the model is a little worse there" are one of these.
+There is a sentence for each fact, and a remark where engines are known to read the same
+configuration differently. Most reports of "the model is a little worse there" come from one of
+these differences.
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ from .words import number, times, turn_text
 
 @takes_words
 def explain(config: Any, **unknown: NoReturn) -> Explanation:
-    """Say in plain words how a model rotates, and where engines are known to differ on it.
+    """Say in plain words how a model rotates, and where engines are known to disagree about it.
 
     Args:
         config: a transformers configuration, its mapping, or a path: of a config.json, of a GGUF or
             ONNX file, of Meta's or Mistral's params.json, of Megatron-LM's arguments as JSON or
             YAML, of settings of torchtitan, torchtune, TensorRT-LLM, vLLM or SGLang, or of the
-            folder of one. Also the name of a preset, or a `Rotary`. What kind of file it is shows
-            in the file; ``"megatron:path"`` says so where it does not. ``'path+{"rope_scaling":
-            ...}'`` puts overrides on top of a Hugging Face configuration, as vLLM and SGLang do.
+            folder of one. Also the name of a preset, or a `Rotary`. The content of a file shows its
+            format; if it does not, ``"megatron:path"`` names it. ``'path+{"rope_scaling": ...}'``
+            adds overrides to a Hugging Face configuration, as vLLM and SGLang do.
 
     Returns:
-        An ``Explanation``: for each group of layers that rotate alike their `Rotary`, the factor of
-        the softmax scale and sentences about them; the layers without rotary encoding; warnings;
-        entries that look as if they spoke of the rotation, and are not read; the ``description``
-        that all formats share. ``print(explain(config))`` shows all of it.
+        An ``Explanation``. For each group of layers that rotate alike it has their `Rotary`, the
+        factor of the softmax scale and sentences about them. It also has the layers without rotary
+        encoding, warnings, entries that seem to concern the rotation but are not read, and the
+        ``description`` that all formats share. ``print(explain(config))`` shows all of it.
 
     Raises:
         ValueError, TypeError, OSError: as in `Rotary.from_config`.
@@ -82,8 +83,8 @@ def explain(config: Any, **unknown: NoReturn) -> Explanation:
 
 
 def _of_file(model: Description) -> list[str]:
-    """What the file leaves to its engine, and what is to be said of this file alone."""
-    # A check has better words for the base of a Hugging Face configuration.
+    """The values that the file leaves to its engine, and remarks about this file."""
+    # For the base of a Hugging Face configuration, a check has better words.
     unknown = [] if model.entries else [each for each in model.unknown if each.assumed]
     return [*(f"{str(each)[0].upper()}{str(each)[1:]}." for each in unknown), *model.remarks]
 
@@ -94,7 +95,7 @@ def _of_file(model: Description) -> list[str]:
 def _explained(model: Description, group: LayerGroup) -> LayerExplanation:
     layers = group.layers
     if len(model.groups) == 1 and len(layers) == model.layer_count:
-        layers = ()  # all there are: no need to number them
+        layers = ()  # all layers of the model: no need to list them
     if group.arguments is None:
         return LayerExplanation(group.layer_type, layers, None, 1.0, (NOPE,))
     rotary = Rotary(**group.arguments)
@@ -128,11 +129,11 @@ def _dims(model: Description, rotary: Rotary) -> str:
 def _frequencies(rotary: Rotary) -> str:
     turning = np.abs(rotary.inv_freq[rotary.inv_freq != 0])
     if not len(turning):
-        return "Every frequency is 0: nothing turns."
+        return "Every frequency is 0: nothing is rotated."
     high, low = float(turning.max()), float(turning.min())
     base = "" if "inv_freq" in rotary._given else f" (base {number(rotary.base)})"
     still = len(rotary.inv_freq) - len(turning)
-    rest = f"; the other {still} pairs have frequency 0 and stay as they are" if still else ""
+    rest = f"; the other {still} pairs have frequency 0 and are not rotated" if still else ""
     way = " backward" if (rotary.inv_freq < 0).any() else ""
     return (
         f"A token at position p turns pair k{way} by p * f_k radians; f falls from {number(high)} "
@@ -148,13 +149,13 @@ def _axes(model: Description, rotary: Rotary) -> list[str]:
     names = ("time", "height", "width")[-len(counts) :]
     shared = ", ".join(f"{count} by {name}" for name, count in zip(names, counts, strict=False))
     runs = 1 + int((np.diff(rotary.axis_map) != 0).sum())
-    order = "in blocks, one axis after another" if runs == len(counts) else "the axes taking turns"
+    order = "in blocks, one axis after another" if runs == len(counts) else "the axes alternating"
     text = (
-        f"Tokens have a position on each of {len(counts)} axes: of the pairs, {shared} are driven, "
+        f"Tokens have a position on each of {len(counts)} axes, which drive the pairs: {shared}, "
     )
     if model.sees:
         return [f"{text}{order}."]
-    equal = "Where they are equal, as for text, this is ordinary rotary encoding."
+    equal = "If a token's positions are equal, as for text, this is ordinary rotary encoding."
     return [f"{text}{order}. {equal}"]
 
 
@@ -185,14 +186,14 @@ def _linear_words(scaling: Mapping[str, Any]) -> str:
 def _dynamic_words(scaling: Mapping[str, Any]) -> str:
     if "alpha" in scaling:
         return (
-            f"the base is stretched once and for all (alpha {number(scaling['alpha'])}); in spite "
-            "of its name nothing depends on the length."
+            f"the base is stretched once (alpha {number(scaling['alpha'])}); despite the name, "
+            "nothing depends on the length."
         )
     length = scaling.get("max_position_embeddings")
-    trained = "those of the training" if length is None else f"{length:,} positions"
+    trained = "those in training" if length is None else f"{length:,} positions"
     return (
-        f"the base grows with the length once a sequence is longer than {trained} (factor "
-        f"{number(scaling['factor'])}); what is shown is for shorter ones."
+        f"the base grows with the length of sequences longer than {trained} (factor "
+        f"{number(scaling['factor'])}); the frequencies shown are for shorter ones."
     )
 
 
@@ -203,7 +204,7 @@ def _yarn_words(scaling: Mapping[str, Any]) -> str:
     bounds = "" if scaling.get("truncate", True) else " (bounds not rounded to whole pairs)"
     return (
         f"pairs that turn more than {times(fast)} within the "
-        f"{scaling['original_max_position_embeddings']:,} positions of the first training keep "
+        f"{scaling['original_max_position_embeddings']:,} positions of the original context keep "
         f"their frequency, those that turn less than {times(slow)} are slowed by {by}, "
         f"those between are blended{bounds}."
     )
@@ -214,7 +215,7 @@ def _llama3_words(scaling: Mapping[str, Any]) -> str:
     between = "" if low == high else " those between are blended."
     return (
         f"pairs that turn more than {times(high)} within the "
-        f"{scaling['original_max_position_embeddings']:,} positions of the first training keep "
+        f"{scaling['original_max_position_embeddings']:,} positions of the original context keep "
         f"their frequency, those that turn less than {times(low)} are slowed by "
         f"{number(scaling['factor'])}{',' if between else '.'}{between}"
     )
@@ -223,18 +224,18 @@ def _llama3_words(scaling: Mapping[str, Any]) -> str:
 def _longrope_words(scaling: Mapping[str, Any]) -> str:
     short, long = (np.array(scaling[f"{key}_factor"], float) for key in ("short", "long"))
     return (
-        "every frequency is divided by a number of its own: "
+        "every frequency is divided by its own factor: "
         f"{number(short.min())} to {number(short.max())} for sequences of up to "
         f"{scaling['original_max_position_embeddings']:,} positions, {number(long.min())} to "
-        f"{number(long.max())} for longer ones. What is shown is for the shorter."
+        f"{number(long.max())} for longer ones. The frequencies shown are for the shorter."
     )
 
 
 def _proportional_words(scaling: Mapping[str, Any]) -> str:
     share = scaling.get("partial_rotary_factor", 1.0)
     return (
-        f"the frequencies are those of the whole head, of which the first {number(100 * share)} % "
-        "are used."
+        "the frequencies are computed for the whole head, and the first "
+        f"{number(100 * share)} % of them are used."
     )
 
 
@@ -255,12 +256,12 @@ def _factors(rotary: Rotary, correction: float) -> list[str]:
     if rotary.scale != 1:
         facts.append(
             f"Cosines and sines are multiplied by {number(rotary.scale)} (the attention factor), "
-            f"so scores grow by {number(rotary.scale**2)}."
+            f"so scores grow by a factor of {number(rotary.scale**2)}."
         )
     if correction != 1:
         facts.append(
-            f"Apart from the rotation the model multiplies the scale of its scores by "
-            f"{number(correction)} (softmax_correction, from mscale_all_dim). No frequency shows "
-            "this; without it attention is too flat."
+            f"Apart from the rotation, the model multiplies the scale of its scores by "
+            f"{number(correction)} (softmax_correction, from mscale_all_dim). The frequencies do "
+            "not show this; without it, attention is too flat."
         )
     return facts

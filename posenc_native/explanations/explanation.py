@@ -1,4 +1,4 @@
-"""What `explain` returns."""
+"""The result of `explain`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _INTRODUCTION = (
     "its token, so that the product of the two depends on how far apart they are."
 )
 
-NOPE = "No rotary encoding (NoPE): queries and keys are used as they are, whatever their position."
+NOPE = "No rotary encoding (NoPE): queries and keys are used unchanged at every position."
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,10 @@ class LayerExplanation:
     """Layers that rotate alike.
 
     Attributes:
-        layer_type: as in the configuration, None where layers do not differ by type.
-        layers: their numbers, from 0; empty where the configuration does not tell them.
-        rotary: what they do; None if they have no rotary encoding.
-        softmax_correction: factor of the softmax scale that the model applies beside it.
+        layer_type: as in the configuration; None if layers do not differ by type.
+        layers: their indices, from 0; empty if the configuration does not give them.
+        rotary: their rotation; None if they have no rotary encoding.
+        softmax_correction: the factor by which the model also multiplies the softmax scale.
         facts: sentences.
     """
 
@@ -40,18 +40,17 @@ class LayerExplanation:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What `explain` has found; ``str()`` of it is its `text`.
+    """The result of `explain`; its ``str()`` is its `text`.
 
     Attributes:
         model_type: of the language model, as in the configuration; "" if it has none.
         layers: one entry for each group of layers that rotate alike.
-        nope_layers: numbers of the attention layers without rotary encoding. Where there are such
-            layers, but the configuration does not tell their numbers, it is empty and a warning
-            says so.
-        warnings: where engines are known to differ on such a configuration, and what to look at.
-        unread: entries that look as if they spoke of the rotation, and are not read; each has its
-            ``place``, the entry ``near`` that may be meant, and ``why``.
-        description: what was read, in the form that all formats share.
+        nope_layers: indices of the attention layers without rotary encoding. If such layers exist,
+            but the configuration does not give their indices, it is empty and a warning says so.
+        warnings: points on which engines are known to differ for such a configuration, and advice.
+        unread: entries that seem to concern the rotation, but are not read; each has its ``place``,
+            the similar entry ``near`` it, and ``why``.
+        description: the source in the form that all formats share.
     """
 
     model_type: str
@@ -65,7 +64,7 @@ class Explanation:
         return self.text()
 
     def text(self, width: int = WIDTH) -> str:
-        """All of it, in lines of at most `width` characters; headings alone are not indented."""
+        """All of it, in lines of at most `width` characters; only headings are not indented."""
         lines = [f"Rotary encoding of {self.model_type or 'an unnamed model'}{self._read_by()}"]
         lines += [*wrapped(_INTRODUCTION, width, "", ""), ""]
         for group in self.layers:
@@ -84,7 +83,7 @@ class Explanation:
         return "\n".join(lines).rstrip()
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON has it; numbers are numbers, lists are whole."""
+        """All of it as JSON values; numbers are numbers, lists are whole."""
         about = self.description
         return {
             "model_type": self.model_type,
@@ -101,7 +100,7 @@ class Explanation:
         }
 
     def _read_by(self) -> str:
-        """Whose form of a file it is, if it is not Hugging Face's."""
+        """The format of the file, unless it is Hugging Face's."""
         if self.description is None or self.description.entries:
             return ""
         return f" ({self.description.format})"

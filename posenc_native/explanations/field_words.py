@@ -1,4 +1,4 @@
-"""Values of two descriptions in words: what each of them says, and whether it is the same."""
+"""Values of two descriptions in words: each value, and whether the two are equal."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from posenc_native.rotary.rotary import Rotary
 
 from .words import number
 
-# Two numbers are one if float32 may have stood between them: files keep bases, factors and
-# frequencies in it, and their writers computed some.
+# Two numbers count as equal if they agree in float32: files store bases, factors and frequencies
+# in it, and their writers computed some of them.
 SAME = 2.0**-20
 
 
 def close(one: float, other: float, error: float = SAME) -> bool:
-    """Whether two numbers are one, within a relative error."""
+    """Whether two numbers are equal within a relative error."""
     return abs(one - other) <= error * max(abs(one), abs(other))
 
 
@@ -33,11 +33,11 @@ def axes(rotary: Rotary) -> str:
         return "one"
     counts = ", ".join(map(str, np.bincount(rotary.axis_map).tolist()))
     turns = int((np.diff(rotary.axis_map) != 0).sum()) + 1
-    order = "in blocks" if turns <= len(np.unique(rotary.axis_map)) else "taking turns"
+    order = "in blocks" if turns <= len(np.unique(rotary.axis_map)) else "alternating"
     return f"{counts} pairs by axis, {order}"
 
 
-# What frequencies depend on, by type, with the values that stand in for what is not given.
+# The parameters that frequencies depend on, by type, with their defaults.
 _COUNTING: dict[str, dict[str, Any]] = {
     "yarn": {"factor": None, "original_max_position_embeddings": None, "beta_fast": 32.0,
              "beta_slow": 1.0, "truncate": True},
@@ -64,7 +64,7 @@ def _counting(scaling: dict[str, Any]) -> dict[str, Any]:
 
 
 def scaling_words(one: Any, other: Any) -> tuple[str, str] | None:
-    """What differs between two scalings, for each of them; None if nothing does."""
+    """The parameters that differ between two scalings, in words for each; None if none differs."""
     one, other = ({**(each or {"rope_type": "default"})} for each in (one, other))
     for each in (one, other):
         each.pop("seq_len", None)
@@ -107,7 +107,7 @@ def _value(value: Any) -> str:
 
 
 def frequency_words(one: Rotary, other: Rotary) -> tuple[str, str]:
-    """The pair in which they differ most."""
+    """The pair whose frequencies differ most."""
     a, b = np.abs(one.inv_freq), np.abs(other.inv_freq)
     pair = int(np.argmax(np.abs(a - b) / np.maximum(np.maximum(a, b), 1e-300)))
     said = [f"{number(each.inv_freq[pair])} radians per position" for each in (one, other)]
@@ -116,7 +116,7 @@ def frequency_words(one: Rotary, other: Rotary) -> tuple[str, str]:
 
 
 def in_words(description: Description, name: str, text: str) -> str:
-    """A value with the name that the format has for it."""
+    """A value with its name in the format."""
     for unknown in description.unknown:
         if unknown.field == name:
             return f"{text} (not in the file; {unknown.assumed})" if unknown.assumed else "unknown"

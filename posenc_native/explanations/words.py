@@ -1,4 +1,4 @@
-"""Numbers and lists in sentences."""
+"""Numbers and lists as parts of sentences."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WIDTH = 92
 
 
 def layer_numbers(layers: tuple[int, ...]) -> str:
-    """Numbers of layers, by a rule where they follow one."""
+    """The numbers of layers, as a rule if they follow one."""
     if len(layers) == 1:
         return str(layers[0])
     steps = set(np.diff(layers).tolist())
@@ -42,7 +42,7 @@ def layer_rule(layer_type: str | None, every: int) -> str:
 
 
 def wrapped(text: str, width: int, first: str, then: str) -> list[str]:
-    """The lines of a text, the first and the others indented."""
+    """The lines of a text, with one indentation for the first and one for the others."""
     return textwrap.wrap(
         text, width, initial_indent=first, subsequent_indent=then, break_on_hyphens=False
     )
@@ -61,6 +61,6 @@ def times(value: float) -> str:
 
 
 def turn_text(frequency: float) -> str:
-    """How many positions a turn of this frequency, radians a position, takes."""
+    """The number of positions that one turn takes, at a frequency in radians per position."""
     turn = 2 * math.pi / frequency
     return f"{turn:.1f}" if turn < 100 else f"{turn:,.0f}" if turn < 1e9 else f"{turn:.2g}"

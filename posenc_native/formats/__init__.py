@@ -1,1 +1,1 @@
-"""Files that say how a model rotates, in the words of many engines: read into one description."""
+"""Read files of many engines that say how a model rotates into one common description."""

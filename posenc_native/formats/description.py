@@ -1,4 +1,4 @@
-"""How a checkpoint rotates, whatever file says so."""
+"""How a checkpoint rotates, independent of the file format."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from posenc_native.models.unread import UnreadEntry
 # Scalings whose frequencies depend on the length of the sequence.
 BY_LENGTH = ("dynamic", "longrope")
 
-# What a description says of each group of layers, under the names of `Rotary`'s arguments where it
-# has one; a format says what it calls them in its words.
+# The fields that a description has for each group of layers, with the names of `Rotary`'s arguments
+# if it has them; a format gives its own names for them.
 FIELDS = (
     "layer_count", "layer_types", "nope_layers", "head_dim", "rotary_dim", "rotary_start",
     "pairing", "base", "scaling", "scale", "softmax_correction", "axis_map", "inv_freq",
@@ -22,11 +22,11 @@ FIELDS = (
 
 @dataclass(frozen=True)
 class Unknown:
-    """What a file does not say, and what is taken for it.
+    """A value that is missing from a file, and the value assumed for it.
 
     Attributes:
         field: as in a ``Difference``.
-        assumed: what the engine takes; "" if nobody takes anything.
+        assumed: the engine's default, as a sentence; "" if there is none.
     """
 
     field: str
@@ -55,11 +55,11 @@ NAMES = {
 
 
 class RoundingError(NamedTuple):
-    """How far a rotation may be from that of which a file keeps rounded cosines and sines.
+    """How far a rotation may be from the original if a file keeps only rounded cosines and sines.
 
     Attributes:
-        inv_freq: relative, of each frequency.
-        scale: relative.
+        inv_freq: relative error of each frequency.
+        scale: relative error of the scale.
     """
 
     inv_freq: tuple[float, ...]
@@ -71,26 +71,26 @@ class Description:
     """How a model rotates, layer by layer.
 
     Attributes:
-        source: what was read, as the caller named it.
-        format: whose form of a file it is.
-        engine: whose rules stand in for what the file leaves out.
+        source: the thing that was read, as the caller named it.
+        format: the name of the file's format.
+        engine: the engine whose defaults apply to values that the file leaves out.
         model_type: as the file names its architecture; "" if it does not.
-        groups: the attention layers, those that rotate alike together.
-        layer_count: of all layers; None where the file does not say.
-        length: longest sequence that the model is meant for, in positions; None where the file does
-            not say.
-        nope_layers: numbers of the attention layers without rotary encoding.
-        unnumbered_without: kinds of layers without rotary encoding whose numbers cannot be known,
-            and every which layer they are; empty for most files.
-        words: what the format calls a field, by its name in a ``Difference``.
-        unknown: what the file leaves out.
-        remarks: sentences about this file alone.
-        unread: entries that look as if they spoke of the rotation, and are not read.
-        entries: the file's own entries, if it is a Hugging Face configuration; else empty.
+        groups: the attention layers, grouped by how they rotate.
+        layer_count: the number of all layers; None if the file does not say.
+        length: the longest sequence that the model is meant for, in positions; None if the file
+            does not say.
+        nope_layers: indices of the attention layers without rotary encoding.
+        unnumbered_without: types of layers without rotary encoding whose indices cannot be known,
+            with the period at which they occur; empty for most files.
+        words: the format's name of each field, by its name in a ``Difference``.
+        unknown: values that the file leaves out.
+        remarks: sentences that concern only this file.
+        unread: entries that seem to concern the rotation, but are not read.
+        entries: the file's own entries, if it is a Hugging Face configuration; otherwise empty.
         corrects_softmax: whether the model applies `softmax_correction`.
-        latent: whether the rotated dims are a tensor of their own (multi-head latent attention).
+        latent: whether the rotated dims are a separate tensor (multi-head latent attention).
         sees: whether it is a vision encoder.
-        error: of rotations that are known by their rounded values alone, by their number of pairs.
+        error: errors of rotations known only by rounded values, by their number of pairs.
     """
 
     source: str
@@ -114,12 +114,12 @@ class Description:
 
     @property
     def names_a_base(self) -> bool:
-        """Whether it is the file, and not the engine, that has the base."""
+        """Whether the base comes from the file, and not from the engine."""
         return all(unknown.field != "base" for unknown in self.unknown)
 
 
 def at_length(arguments: Mapping[str, Any], seq_len: int) -> dict[str, Any]:
-    """Arguments of `Rotary` for sequences of this length; as they are where it does not matter."""
+    """Arguments of `Rotary` for sequences of this length; unchanged if it does not matter."""
     scaling = arguments.get("scaling")
     if not depends_on_length(arguments):
         return dict(arguments)
@@ -135,7 +135,7 @@ def depends_on_length(arguments: Mapping[str, Any] | None) -> bool:
 
 
 def trained_length(arguments: Mapping[str, Any]) -> int:
-    """The longest sequence for which a scaling by length leaves frequencies as they are."""
+    """The longest sequence for which a scaling by length leaves frequencies unchanged."""
     scaling = arguments["scaling"]
     key = "max" if scaling["rope_type"] == "dynamic" else "original_max"
     length = scaling.get(f"{key}_position_embeddings") or scaling["max_position_embeddings"]

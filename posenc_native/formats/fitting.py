@@ -1,4 +1,4 @@
-"""Bases and scalings found again from frequencies: for files that keep only what came of them."""
+"""Recover bases and scalings from frequencies, for files that keep only the results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from posenc_native.spectra.scaling import rotary_frequencies
 
 FloatArray = npt.NDArray[np.float64]
 
-# Lengths of a first training that published scalings name.
+# Original context lengths that published scalings name.
 _LENGTHS = tuple(1 << power for power in range(10, 19))
 _MOST_DIGITS = 8
 
@@ -24,8 +24,8 @@ def as_llama3(
     """The scaling "llama3" that makes these frequencies of plain ones; None if there is none.
 
     Args:
-        length: one more that the first training may have had.
-        error: relative, of each frequency or of all.
+        length: one more candidate for the original context length.
+        error: relative error, of each frequency or of all.
     """
     error = np.broadcast_to(error, found.shape)
     ratio = plain / np.where(found > 0, found, np.inf)
@@ -52,12 +52,12 @@ def explained(
 ) -> tuple[float, dict[str, Any] | None] | None:
     """The base and the scaling that give these frequencies, within relative errors; or None.
 
-    No scaling, "linear", "llama3" and "yarn" with the bounds that published models have, in this
-    order: the simplest that fits.
+    Tries no scaling, "linear", "llama3" and "yarn" with the bounds of published models, in this
+    order, and returns the first that fits, which is the simplest.
 
     Args:
-        length: the longest sequence that the model is meant for; YaRN's rounded bounds fit several
-            lengths of a first training, of which that one comes first whose multiple this is.
+        length: the longest sequence that the model is meant for. YaRN's rounded bounds fit several
+            original context lengths; one that divides this length is tried first.
     """
     if len(found) < 2 or not (np.isfinite(found).all() and (found > 0).all()):
         return None
@@ -106,16 +106,16 @@ def _is(scaling: dict[str, Any], plain: FloatArray, found: FloatArray, error: Fl
     base = float(plain[-1] ** (-len(plain) / (len(plain) - 1))) if len(plain) > 1 else 1e4
     if not base > 1:
         return False
-    # `base` is that of `plain` but for rounding; far within the error.
+    # `base` equals the base of `plain` except for rounding, which is far below the error.
     scaled, _ = rotary_frequencies(2 * len(plain), base, scaling)
     return bool((abs(scaled / found - 1) <= error).all())
 
 
 def _bases(found: FloatArray, error: FloatArray) -> Iterator[float]:
-    """Bases that the frequencies may have, of which the first is 1.
+    """Bases that the frequencies may have; the first frequency is 1.
 
-    Each pair says between which two numbers the base is, the later the better. Pairs that a scaling
-    by bands keeps come first: as many as agree.
+    Each pair bounds the base from both sides, later pairs more tightly. A scaling by bands leaves
+    the first pairs unchanged, so as many of them are used as agree.
     """
     pairs = np.arange(1, len(found))
     share = len(found) / pairs
@@ -128,7 +128,7 @@ def _bases(found: FloatArray, error: FloatArray) -> Iterator[float]:
 
 
 def nice(value: float, error: float) -> Iterator[float]:
-    """Numbers that are as near as this, those of few digits first, the number itself last."""
+    """Numbers within this error: those with few digits first, the number itself last."""
     before = None
     for digits in range(1, _MOST_DIGITS + 1):
         rounded = float(f"{value:.{digits - 1}e}")

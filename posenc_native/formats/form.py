@@ -1,4 +1,4 @@
-"""What the package knows of a file format."""
+"""The properties of a file format."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ def _unreadable(entries: Mapping[str, Any], source: str, function: str) -> Descr
 
 @dataclass(frozen=True)
 class Format:
-    """A form in which files say how a model rotates.
+    """A file format that describes how a model rotates.
 
     Attributes:
-        name: what stands before the colon in ``name:path``.
+        name: the part before the colon in ``name:path``.
         title: its name in sentences.
-        claims: whether a mapping is of this form.
+        claims: whether a mapping has this format.
         read: the description of a mapping, given its source and the function that errors name.
-        read_file: the same of a file that is neither JSON nor YAML.
-        read_launch: of settings that name another file, that file and overrides for it
+        read_file: the same for a file that is neither JSON nor YAML.
+        read_launch: for settings that name another file: that file and overrides for it
             (served.Launch).
-        suffixes: of such files.
-        magic: with which such a file begins.
-        takes_overrides: whether overrides of a Hugging Face configuration can be put on top.
+        suffixes: the suffixes of such files.
+        magic: the first bytes of such a file.
+        takes_overrides: whether overrides of a Hugging Face configuration can be applied.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Format:
     takes_overrides: bool = False
 
     def is_file(self, file: Path) -> bool:
-        """Whether a file is of this form, by its name or by how it begins."""
+        """Whether a file has this format, by its name or its first bytes."""
         if self.read_file is None:
             return False
         if file.suffix.lower() in self.suffixes:

@@ -1,4 +1,4 @@
-"""Descriptions of what the package itself has: presets and `Rotary`."""
+"""Descriptions of presets and of `Rotary` objects."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .description import Description
 
 
 def from_rotary(rotary: Rotary) -> Description:
-    """The description of one rotation, of no layer in particular."""
+    """The description of one rotation, without layers."""
     given = rotary._arguments()
     del given["layout"]
     group = LayerGroup(None, (), given)
@@ -18,7 +18,7 @@ def from_rotary(rotary: Rotary) -> Description:
 
 
 def from_preset(name: str) -> Description:
-    """The description of a published model, by its name here."""
+    """The description of a published model, by the name of its preset."""
     preset = rotary_preset(name)
     groups = tuple(
         LayerGroup(layer_type, (), preset.rotary_arguments(layer_type), preset.softmax_correction)

@@ -1,4 +1,4 @@
-"""A description of whatever says how a model rotates: files of all formats, mappings, objects.
+"""Read a description from any source: files of all formats, mappings, objects.
 
     path ─► its file ─► GGUF, ONNX ──────────────────────────────► description
                     └─► JSON, YAML ─► mapping ─► its format ─► reader ─┘
@@ -30,7 +30,7 @@ from .serving import served, tensorrt_llm
 from .training import megatron, torchtitan, torchtune
 from .yaml_files import read_yaml
 
-# In the order in which they are asked whether a mapping is theirs; the last takes all.
+# In this order they are asked whether a mapping has their format; the last accepts all.
 FORMATS: dict[str, Format] = {
     each.name: each
     for each in (
@@ -49,7 +49,7 @@ FORMATS: dict[str, Format] = {
     )
 }
 
-# Files of a folder that say how its model rotates, the first that is there.
+# Files of a folder that describe the rotation of its model; the first that exists is read.
 _FILES = ("config.json", "params.json", "run_config.yaml", "model_config.yaml", "model.yaml")
 
 
@@ -57,14 +57,14 @@ def read(source: Any, function: str) -> Description:
     """The description of a file, mapping, object or name.
 
     Args:
-        source: the path of a file or of its folder; a mapping, as such a file holds it; a
+        source: the path of a file or of its folder; a mapping with the content of such a file; a
             configuration object of transformers; Megatron-LM's namespace of arguments; the name of
             a preset; a `Rotary`; a description. A text may begin with a format, ``megatron:path``,
             and end with overrides of a Hugging Face configuration, ``path+{"rope_theta": 5e5}``.
-        function: the name that errors begin with.
+        function: the name that begins error messages.
 
     Raises:
-        ValueError, TypeError: it does not say how a model rotates, or is not what it should be.
+        ValueError, TypeError: it does not describe a rotation, or has invalid values.
         OSError: a file that cannot be read.
         ImportError: a package that the format needs is not installed.
     """
@@ -94,7 +94,7 @@ def _read_text(text: str, function: str) -> Description:
         overrides = {}
     if overrides:
         got = f"the preset {path}"
-        arguments.wrong_value(function, "overrides", "a configuration to go on top of", got)
+        arguments.wrong_value(function, "overrides", "a configuration to apply them to", got)
     return dataclasses.replace(found, source=text)
 
 
@@ -148,7 +148,7 @@ def _read_mapping(
 def _read_model(
     model: Any, overrides: Mapping[str, Any], function: str, launch: Path | None
 ) -> Description:
-    """The model that settings of a server name: a configuration, or a path, from theirs or ours."""
+    """The model in a server's settings: a configuration, or a path from their folder or ours."""
     if isinstance(model, Mapping):
         return _read_mapping(model, _name_of(model), function, hugging_face.FORMAT, overrides)
     path = _path(model, function)
@@ -158,24 +158,24 @@ def _read_model(
 
 
 def _path(text: str, function: str) -> Path:
-    """ValueError for a text that can be no path."""
+    """ValueError for a text that cannot be a path."""
     try:
         possible = b"\0" not in os.fsencode(text)
     except UnicodeEncodeError:
         possible = False
     if not possible:
-        arguments.wrong_value(function, "config", "a path", f"a text that is none, {text[:64]!r}")
+        arguments.wrong_value(function, "config", "a path", f"{text[:64]!r}, which cannot be one")
     return Path(text)
 
 
 def _refuse_endless(file: Path, function: str) -> None:
-    """ValueError for a pipe, which keeps whoever opens it waiting, or a device."""
+    """ValueError for a pipe, which would block the process that opens it, or a device."""
     if file.exists() and not (file.is_file() or file.is_dir()):
         arguments.wrong_value(function, "config", "a file", "a pipe or a device")
 
 
 def _file_in(path: Path, form: Format | None) -> Path:
-    """The file of a folder that says how its model rotates; other paths as they are."""
+    """The file of a folder that describes the rotation of its model; other paths unchanged."""
     if not path.is_dir():
         return path
     if form is not None and form.suffixes:
@@ -184,7 +184,7 @@ def _file_in(path: Path, form: Format | None) -> Path:
             return wanted[0]
     for name in _FILES:
         if (path / name).exists():
-            # Of config.json the reader says what is wrong with it, in the words of its folder.
+            # For config.json the folder is returned: its reader's errors name the folder.
             return path if name == "config.json" else path / name
     for suffix in (".gguf", ".onnx"):
         found = [file for file in sorted(path.iterdir()) if file.suffix == suffix]

@@ -1,6 +1,6 @@
-"""The entries of a settings file, checked when they are asked for.
+"""The entries of a settings file, each checked when it is read.
 
-Anyone can write such a file: a value of another kind or size than any model has is an error that
+Such a file is untrusted: a value of another type or size than in any model raises an error that
 names the entry (SECURITY.md).
 """
 
@@ -28,9 +28,9 @@ class Settings:
     """Reads entries by name; None counts as absent.
 
     Args:
-        function: the name that errors begin with.
+        function: the name that begins error messages.
         entries: the mapping.
-        place: what errors call the mapping.
+        place: the name of the mapping in error messages.
     """
 
     def __init__(self, function: str, entries: Any, place: str) -> None:
@@ -45,12 +45,12 @@ class Settings:
         return self.entries.get(key)
 
     def inner(self, key: str) -> Settings:
-        """The mapping at a key; an empty one where there is none."""
+        """The mapping at a key; an empty one if the key is absent."""
         value = self.entries.get(key)
         return Settings(self.function, {} if value is None else value, f"{self.place}[{key!r}]")
 
     def count(self, key: str, default: int | None = None, most: int = WIDTH_LIMIT) -> int:
-        """An int from 1 to `most`; without a default it has to be there."""
+        """An int from 1 to `most`; required if there is no default."""
         value = self._value(key, default)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
@@ -72,7 +72,7 @@ class Settings:
         return self.count(key, most=LAYER_LIMIT)
 
     def length(self, *keys: str) -> int | None:
-        """A number of positions at the first of these keys that is there."""
+        """A number of positions at the first of these keys that exists."""
         for key in keys:
             if key in self:
                 return self.count(key, most=LENGTH_LIMIT)
@@ -134,7 +134,7 @@ class Settings:
         return found
 
     def numbers(self, key: str, most: int, least: int = 0) -> list[float]:
-        """A list of finite numbers; empty where there is none."""
+        """A list of finite numbers; empty if the key is absent."""
         value = self.entries.get(key)
         value = [] if value is None else value
         if not isinstance(value, (list, tuple)):
@@ -145,7 +145,7 @@ class Settings:
         return [whole.number(i) for i in range(len(value))]  # type: ignore[arg-type]
 
     def name(self, key: str) -> str:
-        """What errors call an entry."""
+        """The name of an entry in error messages."""
         return f"{self.place}[{key!r}]"
 
     def wrong(self, key: str, expected: str, got: object) -> NoReturn:
@@ -163,11 +163,11 @@ class Settings:
 
 def _short(value: object) -> str:
     text = repr(value) if not isinstance(value, int) or abs(value) < 1 << 200 else "a huge int"
-    return text if len(text) <= 64 else f"one of {len(text)} characters"
+    return text if len(text) <= 64 else f"a value of {len(text)} characters"
 
 
 def check_share(settings: Settings, key: str, rotary_dim: int, head_dim: int) -> int:
-    """A number of rotated dims that a head has room for, even."""
+    """The number of rotated dims, checked to be even and to fit into the head."""
     if not 0 < rotary_dim <= head_dim or rotary_dim % 2:
         settings.wrong(key, f"an even number of rotated dims in 2 .. {head_dim}", rotary_dim)
     return rotary_dim
@@ -178,7 +178,7 @@ def grouped(
     count: int,
     of_layer: Callable[[int], tuple[str | None, dict[str, Any] | None, float]],
 ) -> tuple[LayerGroup, ...]:
-    """Layers that rotate alike together: of_layer(i) is the type, arguments and correction."""
+    """Group layers that rotate alike; of_layer(i) gives the type, arguments and correction."""
     members: dict[str, list[int]] = {}
     values: dict[str, tuple[str | None, dict[str, Any] | None, float]] = {}
     for layer in range(count):
@@ -197,11 +197,11 @@ def grouped(
 
 
 def without_rotation(groups: Iterable[LayerGroup]) -> tuple[int, ...]:
-    """Numbers of the layers without rotary encoding."""
+    """Indices of the layers without rotary encoding."""
     return tuple(sorted(i for group in groups if group.arguments is None for i in group.layers))
 
 
 def refuse_if_none_rotates(settings: Settings, groups: Iterable[LayerGroup], key: str) -> None:
-    """ValueError where no layer has a rotary encoding."""
+    """ValueError if no layer has a rotary encoding."""
     if all(group.arguments is None for group in groups):
         settings.wrong(key, "a rotary encoding in some layer", repr(settings[key]))

@@ -1,7 +1,7 @@
-"""A description in the words of an engine, or what these cannot say.
+"""Write a description in the words of an engine, and list what these cannot express.
 
-Each writer gives entries and, in sentences, what is lost. Entries that one writes the reader of the
-same format reads: tests/formats/test_writing.py.
+Each writer gives entries and, in sentences, the facts that are lost. The reader of the same format
+reads the written entries: tests/formats/test_writing.py.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .description import Description
 
 @dataclass
 class Written:
-    """Entries of a file, and what they cannot say.
+    """Entries of a file, and facts that they cannot express.
 
     Attributes:
-        entries: names and values, as the format has them.
-        lost: a sentence for each fact of the description that the format has no words for.
+        entries: names and values, as in the format.
+        lost: a sentence for each fact of the description that the format cannot express.
     """
 
     entries: dict[str, Any] = field(default_factory=dict)
@@ -45,7 +45,7 @@ def write(description: Description, form: str) -> Written:
 
 
 def _rotations(description: Description) -> dict[str | None, Rotary]:
-    """The rotation of each layer type, of those that rotate."""
+    """The rotation of each layer type, for types that rotate."""
     return {
         group.layer_type: Rotary(**group.arguments)
         for group in description.groups
@@ -56,7 +56,7 @@ def _rotations(description: Description) -> dict[str | None, Rotary]:
 def _one_rotation(description: Description, result: Written, form: str) -> Rotary:
     found = list(_rotations(description).values())
     if any(rotary != found[0] for rotary in found):
-        result.lost.append(f"{form} has one rotation for all layers; here is that of the first.")
+        result.lost.append(f"{form} has one rotation for all layers; the first layer's is written.")
     return found[0]
 
 
@@ -111,7 +111,7 @@ def _write_hf(description: Description, result: Written) -> None:
     if any(rotary.pairing != "half" for rotary in rotations.values()):
         result.lost.append(
             "The pairing (interleaved): transformers has it in the code of a model, and most "
-            "models pair halves."
+            "models use the half pairing."
         )
     if any(rotary.rotary_start for rotary in rotations.values()):
         result.lost.append("The rotated dims are the last of a head.")
@@ -170,8 +170,8 @@ def _write_gguf(description: Description, result: Written) -> None:
     if name is None:
         name = "llama"
         result.lost.append(
-            f"An architecture of llama.cpp for {description.model_type or 'this model'}: here it "
-            "is called llama."
+            f"An architecture of llama.cpp for {description.model_type or 'this model'}: it is "
+            "written as llama."
         )
     row = known[name]
     rotations = _rotations(description)
@@ -205,15 +205,15 @@ def _write_gguf(description: Description, result: Written) -> None:
             if sliding.scaling is not None:
                 result.lost.append("The scaling of the sliding layers.")
         else:
-            result.lost.append(f"A rotation of their own for the sliding layers of {name}.")
+            result.lost.append(f"A separate rotation for the sliding layers of {name}.")
         entries[f"{name}.attention.sliding_window"] = 1
-        result.lost.append("The width of the window: sliding_window stands for it.")
+        result.lost.append("The width of the window: sliding_window = 1 is a placeholder.")
         types = _layer_types(description)
         if types:
             key = f"{name}.attention.sliding_window_pattern"
             entries[key] = [kind == "sliding_attention" for kind in types]
         else:
-            result.lost.append("Which layers slide.")
+            result.lost.append("Which layers have a sliding window.")
     _without(description, result, form)
     result.entries = entries
 
@@ -272,7 +272,9 @@ def _gguf_rotation(
         factors = np.where(rotary.inv_freq > 0, plain / np.maximum(rotary.inv_freq, 1e-300), 1e30)
         entries["rope_freqs.weight"] = factors.tolist()
     if "rope_freqs.weight" in entries and "rope_freqs" not in row:
-        result.lost.append("rope_freqs.weight, which llama.cpp does not read for it.")
+        result.lost.append(
+            "rope_freqs.weight, which llama.cpp does not read for this architecture."
+        )
     if not math.isclose(rotary.scale, usual, rel_tol=1e-9):
         entries[f"{prefix}scaling.attn_factor"] = rotary.scale / usual
     if rotary.axis_map is not None:
@@ -288,7 +290,7 @@ def _correction(description: Description) -> float:
 
 
 def _weight(factor: float, grown: float) -> float | None:
-    """The weight for which YaRN's 1 + 0.1 * weight * ln(factor) is `grown`; None without one."""
+    """The weight for which YaRN's 1 + 0.1 * weight * ln(factor) is `grown`; None if none is."""
     if math.isclose(grown, 1.0, rel_tol=1e-9):
         return 0.0
     return round((grown - 1) / (0.1 * math.log(factor)), 9) if factor > 1 < grown else None
@@ -328,7 +330,7 @@ def _write_megatron(description: Description, result: Written) -> None:
     elif kind == "linear":
         factor = scaling["factor"]
         if factor != int(factor):
-            result.lost.append("A linear factor that is no int.")
+            result.lost.append("A linear factor that is not an int.")
         entries["rotary_seq_len_interpolation_factor"] = int(factor)
     elif kind == "yarn":
         scale = _usual_scale(rotary)
@@ -341,7 +343,7 @@ def _write_megatron(description: Description, result: Written) -> None:
             "yarn_correction_range_round_to_int": bool(scaling.get("truncate", True)),
         }
         if rotary.pairing == "interleaved" or rotary.rotary_dim != rotary.head_dim:
-            result.lost.append("YaRN of neighbors, or of a part of the head.")
+            result.lost.append("YaRN with the interleaved pairing, or of a part of the head.")
         if math.isclose(rotary.scale, 1.0):
             entries |= {"yarn_mscale": 1.0, "yarn_mscale_all_dim": 1.0}
             scale = 1.0
@@ -355,7 +357,7 @@ def _write_megatron(description: Description, result: Written) -> None:
         if blocks:
             entries |= {"position_embedding_type": "mrope", "mrope_section": counts}
         else:
-            result.lost.append("Position axes that take turns, or other than 3.")
+            result.lost.append("Position axes that alternate, or other than 3 of them.")
     if rotary.rotary_start:
         result.lost.append("The rotated dims are the last of a head.")
     if description.nope_layers and count:
@@ -369,7 +371,7 @@ def _write_megatron(description: Description, result: Written) -> None:
 
 
 def _megatron_latent(description: Description, rotary: Rotary, result: Written) -> dict[str, Any]:
-    """The arguments of multi-head latent attention, which has a YaRN of its own."""
+    """The arguments of multi-head latent attention, which has its own YaRN."""
     scaling, correction = rotary.scaling or {}, _correction(description)
     entries: dict[str, Any] = {
         "multi_latent_attention": True,
@@ -428,7 +430,7 @@ def _write_mistral(description: Description, result: Written) -> None:
         usual = _usual_scale(rotary)
         applies = math.isclose(rotary.scale, usual, rel_tol=1e-9)
         scale = usual if applies else 1.0
-        if description.latent:  # there apply_scale is of the softmax scale
+        if description.latent:  # where apply_scale is for the softmax scale
             applies, scale = math.isclose(correction, usual**2, rel_tol=1e-9), 1.0
             correction = 1.0 if applies else correction
         entries["yarn"] = {
@@ -450,7 +452,7 @@ def _write_mistral(description: Description, result: Written) -> None:
             "keys have to be permuted."
         )
     if rotary.rotary_dim != rotary.head_dim or rotary.rotary_start:
-        result.lost.append("A part of the head that rotates.")
+        result.lost.append("The rotation of only a part of the head.")
     if rotary.axis_map is not None:
         result.lost.append("Several position axes.")
     if correction != 1:

@@ -1,4 +1,4 @@
-"""YAML that somebody else wrote, read as data: no tags of Python, within bounds (SECURITY.md)."""
+"""Untrusted YAML, read as data: no Python tags, within limits (SECURITY.md)."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from posenc_native.base.optional import absent, install_command
 
 # Tens of times what engines write.
 _MOST_BYTES = 1 << 18
-_MOST_ENTRIES = 1 << 15  # what an alias stands for counts each time
+_MOST_ENTRIES = 1 << 15  # the entries behind an alias count each time
 _MOST_LEVELS = 100
 _MOST_DIGITS = 256  # of a text that may be a number
 
 
 def read_yaml(path: Path, function: str) -> dict[str, Any]:
-    """The mapping that a YAML file holds.
+    """The mapping in a YAML file.
 
     Raises:
-        ValueError, TypeError: no YAML, no mapping, a tag that asks for an object, or beyond bounds.
+        ValueError, TypeError: invalid YAML, no mapping, a tag that makes an object, or over a
+            limit.
         OSError: a file that cannot be read.
         ImportError: PyYAML is not installed.
     """
@@ -40,30 +41,30 @@ def read_yaml(path: Path, function: str) -> dict[str, Any]:
     try:
         beyond = _beyond_bounds(yaml, yaml.parse(content, Loader=loader))
         if beyond:
-            wrong(f"YAML of {beyond}", "more")
+            wrong(f"YAML with {beyond}", "a file that breaks this limit")
         found = yaml.load(content, Loader=loader)
     except yaml.YAMLError as error:
-        wrong("YAML of plain data", f"text that is none: {' '.join(str(error).split())[:200]}")
+        wrong("YAML of plain data", f"invalid text: {' '.join(str(error).split())[:200]}")
     except (RecursionError, ValueError, TypeError, AttributeError, LookupError) as error:
         if hasattr(error, "fault"):
             raise
         said = " ".join(str(error).split())[:200] or type(error).__name__
-        wrong("YAML of plain data", f"text that is none: {said}")
+        wrong("YAML of plain data", f"invalid text: {said}")
     if not isinstance(found, dict):
         wrong_type(function, "config", "a YAML mapping", type(found).__name__)
     return found
 
 
 def _beyond_bounds(yaml: Any, events: Iterable[Any]) -> str:
-    """What there is too much of; "" for nothing. Events come without recursion."""
-    known: dict[str, tuple[int, int]] = {}  # entries and levels of what has a name
-    opened: list[tuple[str | None, int, int]] = []  # name, entries and levels of what is not closed
+    """The limit that the YAML breaks; "" if none. The events come without recursion."""
+    known: dict[str, tuple[int, int]] = {}  # entries and levels of each anchor
+    opened: list[tuple[str | None, int, int]] = []  # anchor, entries and levels of open collections
     total = 0
     for event in events:
         entries = levels = 0
         if isinstance(event, yaml.AliasEvent):
-            if event.anchor not in known:  # it may hold itself
-                return "names that stand before their aliases"
+            if event.anchor not in known:  # it may contain itself
+                return "anchors that end before their aliases"
             entries, levels = known[event.anchor]
         elif isinstance(event, yaml.CollectionStartEvent):
             opened.append((event.anchor, total, 0))

@@ -1,4 +1,4 @@
-"""What the tables of a model look like, and what drives each of their columns."""
+"""The form of a model's tables, and the angle behind each of their columns."""
 
 from __future__ import annotations
 
@@ -17,21 +17,20 @@ __all__ = [
 
 
 class NotServed(Exception):
-    """A part of a model does something that is not served; the message says what."""
+    """A part of a model cannot be patched; the message says why."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """What the tables of a model look like to the function that rotates by them.
+    """The form in which a rotary function expects its tables.
 
     Attributes:
-        columns: for each column, which angle it shows: 0, 1, ... in the order in which they first
-            appear.
-        packing: "cos, sin": two tensors; "complex": one, cos + i sin; "sin|cos": one, sin beside
-            cos.
-        ranks: how many axes a table may have, columns included.
+        columns: the angle in each column: 0, 1, ... in the order in which they first appear.
+        packing: "cos, sin": two tensors; "complex": one, cos + i sin; "sin|cos": one, with sin
+            and cos side by side.
+        ranks: the numbers of axes that a table may have, columns included.
         inserted: indices of axes of size 1 that are neither batch nor tokens.
-        axes: how many coordinates the positions have as their last axis; 0 where they have none.
+        axes: the number of coordinates in the last axis of the positions; 0 if they have none.
     """
 
     columns: tuple[int, ...]
@@ -42,11 +41,11 @@ class Form:
 
     @property
     def angles(self) -> int:
-        """How many different angles a table shows."""
+        """The number of angles in a table, each counted once."""
         return max(self.columns) + 1
 
 
-# The angles of a form in the order of the columns that are wanted.
+# The angles of a form, in the wanted order of columns.
 Orders = dict[Form, tuple[int, ...]]
 
 
@@ -55,13 +54,13 @@ class Tables:
     """How one module makes its tables.
 
     Attributes:
-        forms: the forms that they may have: several where kinds of layer differ in the width of a
-            head, or where the module takes positions with any number of coordinates.
-        forward: a function of the orders of these forms and of the module's device, which makes a
-            forward, with the decorators of the module's own, that gives exact tables in float32,
-            every angle once: (cos, sin), or both side by side where they are one tensor. None if
-            the module's own does, from `buffers`.
-        buffers: what takes the place of buffers of the module.
+        forms: the forms that its tables may have. There are several if the kinds of layers differ
+            in the width of a head, or if the module takes positions with any number of coordinates.
+        forward: makes a forward, given the orders of these forms and the module's device. The
+            forward has the module's own decorators and returns exact tables in float32 with every
+            angle once: (cos, sin), or both side by side if they are one tensor. None if the
+            module's own forward does so from `buffers`.
+        buffers: replacements for buffers of the module.
     """
 
     forms: tuple[Form, ...]
@@ -76,10 +75,10 @@ class Columns:
     form: Form
     axis: Tensor
     frequency: Tensor
-    frequencies: int  # how many the module has
+    frequencies: int  # the number of the module's frequencies
 
     def in_order(self, order: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-        """Axis and frequency of the angles that are asked for."""
+        """Axis and frequency of the angles in this order."""
         index = torch.tensor(order)
         return self.axis[index], self.frequency[index]
 
@@ -87,7 +86,7 @@ class Columns:
 def match_columns(
     tables: tuple[Tensor, Tensor], coordinates: Tensor, frequencies: Tensor, **form: Any
 ) -> Columns | None:
-    """What drives each column of cos and sin [tokens, width]; None if one has another origin.
+    """The origin of each column of cos and sin [tokens, width]; None if one has another origin.
 
     coordinates: [axes, tokens]
     """
@@ -112,7 +111,7 @@ def match_columns(
 
 
 def packed(cos: Tensor, sin: Tensor, form: Form) -> Any:
-    """Compact tables as a patched module returns them."""
+    """Compact tables in the form that a patched module returns."""
     for axis in form.inserted:
         cos, sin = cos.unsqueeze(axis), sin.unsqueeze(axis)
     if form.packing == "cos, sin":
@@ -121,5 +120,5 @@ def packed(cos: Tensor, sin: Tensor, form: Form) -> Any:
 
 
 def table_dtype(x: Tensor) -> torch.dtype:
-    """The dtype of exact tables for x: float32, or float64 where x has it."""
+    """The dtype of exact tables for x: float64 if x is float64, otherwise float32."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32

@@ -1,4 +1,4 @@
-"""The function that takes the place of a model's own rotary function."""
+"""The replacement of a model's own rotary function."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from .signatures import is_table, rotary_arguments, title_of
 
 __all__ = ["PIECES", "Replacement", "TablesInUse", "in_pieces", "rotary_function"]
 
-# A float32 is the sum of three numbers of 8 significant bits, and a cast to bfloat16 keeps these.
+# A float32 is the sum of three numbers with 8 significant bits, which a cast to bfloat16 keeps.
 PIECES = 3
 
 
 class TablesInUse:
-    """What is done with tables of one width.
+    """How tables of one width are used.
 
     Attributes:
-        form: what they are to the model.
-        rotation: what the function does with them; None if that is not known.
-        inserted: the axes to take out of them.
+        form: their form in the model.
+        rotation: the function's rotation by them; None if that is unknown.
+        inserted: the axes to remove from them.
         widened: indices of columns, for the form.
-        picked: the same for the rotation, if it wants others than there are.
+        picked: the same for the rotation, if it needs other columns than there are.
     """
 
     def __init__(self, form: Form, columns: tuple[int, ...], rotation: Rotation | None) -> None:
@@ -44,7 +44,7 @@ class TablesInUse:
 
 
 class Replacement(NamedTuple):
-    """A rotary function of a model, the one in its place, its tables by their columns."""
+    """A rotary function of a model, its replacement, and its tables by their number of columns."""
 
     own: Callable[..., Any]
     ours: Callable[..., Any]
@@ -58,19 +58,19 @@ def rotary_function(
     inplace: bool | None = False,
     pieces: int = 1,
 ) -> Callable[..., Any]:
-    """A function with the arguments of a model's own, for exact tables with columns of our choice.
+    """A function with the arguments of a model's own, for exact tables with columns in our order.
 
-    Calls that say more than heads and tables, or that the rotation does not cover, go to the
-    model's own function, with exact tables in the form that it knows.
+    A call with arguments other than heads and tables, or one that the rotation does not cover, goes
+    to the model's own function, with exact tables in the form that it expects.
 
-    It has a keyword more, ``norms_``: what is still to be done with the heads before.
+    The function has one more keyword, ``norms_``: the norms still to be applied to the heads.
 
     Args:
         original: the model's function.
-        uses: what a table is, by its number of columns. Another number is an error: the model has
-            cut a table to a size that was meant for its own form.
-        inplace: rotate where q and k are, if no gradient is needed; None: if nobody else sees that.
-        pieces: the parts of which a table is the sum, side by side (`in_pieces`).
+        uses: the use of a table, by its number of columns. Another number is an error: the model
+            has cut a table to a size that was meant for its own form.
+        inplace: rotate q and k in place if no gradient is needed; None: if nothing else can see it.
+        pieces: the number of parts, side by side, whose sum is the table (`in_pieces`).
     """
     parameters = inspect.signature(original).parameters
     names = tuple(parameters)
@@ -84,7 +84,7 @@ def rotary_function(
     known = rotary_arguments(original) if rotates else None
     of_heads = known.heads if known else ()
     ignored = {*of_tables, *of_heads, *(known.positions if known else ()), "unsqueeze_dim"}
-    # A call with so many positional arguments has heads and tables and nothing else.
+    # A call with this many positional arguments has heads and tables and nothing else.
     usual = len(of_heads) + len(cos_and_sin)
     if not known or {*names[:usual]} != {*of_heads, *cos_and_sin}:
         usual = -1
@@ -92,7 +92,7 @@ def rotary_function(
     settled_norms: tuple[Callable[..., Any], ...] = ()
     if whole and names[:usual] == (*of_heads, *cos_and_sin):
         settled = settled_rotations(uses, default_dim, len(of_heads), bool(inplace))
-        # Others may have q and k from before a norm: they are never overwritten.
+        # Other code may hold q and k from before a norm: they are never overwritten.
         settled_norms = settled_rotations(uses, default_dim, len(of_heads), False, norms=True)
     two = len(of_heads) == 2
     first_head = names.index(of_heads[0]) if known else 0
@@ -127,7 +127,7 @@ def rotary_function(
             plain = rotates and all(
                 n in ignored or _is_default(value, defaults.get(n)) for n, value in given.items()
             )
-            given = {}  # `nobody_else_sees` counts who holds heads
+            given = {}  # `nobody_else_sees` counts the references to heads
         if not whole:
             cos, sin = _cos_and_sin_of(cos, sin, packing, pieces)
         width = cos.shape[-1]
@@ -145,7 +145,7 @@ def rotary_function(
                     index = use.picked.to(cos.device)
                     cos, sin = cos[..., index], sin[..., index]
                 over = nobody_else_sees(heads) if inplace is None else inplace
-                # Others may have q and k from before a norm: the values are k in Gemma 4.
+                # Other code may hold q and k from before a norm: the values are k in Gemma 4.
                 if norms_ is not None and inplace:
                     over = False
                 rotated = use.rotation(heads, cos, sin, layout, over, norms_)
@@ -168,8 +168,8 @@ def settled_rotations(
 ) -> tuple[Callable[..., Any], ...]:
     """Native calls for plain small tensors on the CPU, in the usual order of arguments.
 
-    What is the same in every layer and every step is settled here. Each answers NotImplemented to
-    what it is not made for, and nothing has been written then.
+    Everything that is the same in every layer and step is determined here. Each call returns
+    NotImplemented for unsupported arguments, before it writes anything.
     """
     if backend.implementation is not backend.native or (norms and heads != 2):
         return ()
@@ -183,7 +183,7 @@ def settled_rotations(
             continue
         layouts: dict[str, int] = {}
         for (_, rank, of_dim), layout in rotation.layouts.items():
-            # A table without a batch has its axes where the layout has none, too.
+            # A table without a batch axis also lacks the axes that the layout lacks.
             if of_dim == dim and rank == 2 + ("b" in layout):
                 layouts[layout] = layouts.get(layout, 0) | 1 << rank
         settled += [
@@ -213,7 +213,7 @@ def _cos_and_sin_of(cos: Tensor, sin: Tensor, packing: str, pieces: int) -> tupl
 def _as_the_model_has_it(
     table: Tensor, packing: str, pieces: int, index: Tensor, dtype: torch.dtype | None
 ) -> Tensor:
-    """A table in the form that the model's own function knows."""
+    """A table in the form that the model's own function expects."""
     if packing == "cos, sin":
         if pieces > 1:
             table, _ = _cos_and_sin_of(table, table, packing, pieces)
@@ -225,7 +225,7 @@ def _as_the_model_has_it(
 
 
 def in_pieces(table: Tensor) -> Tensor:
-    """A float32 table as `PIECES` tables of bfloat16 numbers side by side, whose sum it is."""
+    """A float32 table as the sum of `PIECES` tables of bfloat16 numbers, side by side."""
     pieces = []
     for _ in range(PIECES):
         piece = table.bfloat16().float()

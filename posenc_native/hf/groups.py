@@ -1,4 +1,4 @@
-"""Which modules of a model share tables of cos and sin, and which functions rotate by them."""
+"""Find the modules of a model that share tables of cos and sin, and the functions that use them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RotaryUses:
     """The rotary functions that the methods of a class call."""
 
     methods: dict[str, dict[str, Callable[..., Any]]]  # by method, then by the global name
-    statics: dict[str, Callable[..., Any]]  # those that are static methods of the class
+    statics: dict[str, Callable[..., Any]]  # static methods of the class
 
     def functions(self) -> list[Callable[..., Any]]:
         """Each of them once."""
@@ -39,7 +39,7 @@ class RotaryUses:
 
 
 def rotary_uses(kind: type[nn.Module]) -> RotaryUses:
-    """What the methods of a class call, those that it inherits included."""
+    """The rotary functions that the methods of a class call, inherited methods included."""
     methods: dict[str, dict[str, Callable[..., Any]]] = {}
     statics: dict[str, Callable[..., Any]] = {}
     for base in reversed(kind.__mro__):
@@ -68,7 +68,7 @@ def _called_functions(method: types.FunctionType) -> dict[str, Callable[..., Any
 
 
 def computes_cosines(kind: type[nn.Module]) -> bool:
-    """Whether the forward of a class names cos: it may make rows of a table itself."""
+    """Whether the forward of a class uses cos: it may make rows of a table itself."""
     forward = inspect.unwrap(kind.forward)
     return isinstance(forward, types.FunctionType) and "cos" in global_names(forward.__code__)
 
@@ -77,8 +77,8 @@ def groups_sharing_tables(modules: dict[str, nn.Module]) -> Iterator[list[str]]:
     """Names of modules that share tables: rotary-embedding modules and those that use their output.
 
     An attention module gets its tables from the nearest module above it (or from itself) that holds
-    rotary-embedding modules. One that keeps its own table is a group by itself. A module compiled
-    by torch.jit is of the group if its call may get the tables.
+    rotary-embedding modules. A module that keeps its own table is a group by itself. A module
+    compiled by torch.jit belongs to the group if its call may get the tables.
     """
     holders: dict[str, list[str]] = {}  # name of the holder -> its rotary-embedding modules
     for name, module in modules.items():
@@ -106,7 +106,7 @@ def groups_sharing_tables(modules: dict[str, nn.Module]) -> Iterator[list[str]]:
         elif not compiled:
             alone.append(name)
     for holder, tables in holders.items():
-        # Where nothing rotates by an embedding of sines, the model adds it to the tokens.
+        # If nothing rotates by an embedding of sines, the model adds it to the tokens.
         if holder in users or not all(isinstance(modules[name], nn.Embedding) for name in tables):
             yield tables + users.get(holder, [])
     for name in alone:

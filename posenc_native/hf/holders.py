@@ -1,16 +1,16 @@
-"""Whether anybody but an attention module can see the q and k that it is about to rotate.
+"""Whether anything except an attention module can see the q and k that it is about to rotate.
 
-If nobody can, they are rotated where they are: that takes no fresh memory, which for long prompts
-costs more than the rotation. All of this must hold, and what is not known counts as seen:
+If not, they are rotated in place: that needs no fresh memory, which for long prompts costs more
+than the rotation. All of these conditions must hold, and an unknown condition counts as violated:
 
-    the call is written ``q, k = rotate(q, k, ...)``: the method itself has lost q and k after it
-    no hook of forward on a submodule of the attention, or on all modules
-    no other reference to q or k, from Python or C++, and no other tensor on their memory
-    the memory is torch's own: that of NumPy, of a file or of another process has other readers
-    no gradient, no torch.compile, no tracer, no mode, no transform of torch.func
+- the call is written ``q, k = rotate(q, k, ...)``: after it the method has no q and k either;
+- no forward hook on a submodule of the attention, or on all modules;
+- no other reference to q or k, from Python or C++, and no other tensor on their memory;
+- the memory is torch's own: that of NumPy, of a file or of another process has other readers;
+- no gradient, no torch.compile, no tracer, no mode, no transform of torch.func.
 
-References are compared with those of a value that is known to have no other holder. So nothing
-here depends on how many an interpreter or a version of torch takes for a call.
+Reference counts are compared with those of a value that is known to have no other holder. So the
+test does not depend on how many references an interpreter or a version of torch needs for a call.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ __all__ = [
     "Way", "gives_results_their_names", "is_followed", "nobody_else_sees", "tells_its_module",
 ]  # fmt: skip
 
-# Bytes of q below which fresh memory costs no more than these questions and colder caches do.
+# Bytes of q below which fresh memory costs no more than these checks and colder caches.
 SMALLEST = 1 << 22
 
 
 class Way(NamedTuple):
-    """How a call comes to the function that stands for a model's."""
+    """How a call reaches the function that replaces a model's."""
 
-    passed_on: bool = False  # through a function that does nothing else with its arguments
+    passed_on: bool = False  # through a function that only passes its arguments on
     starred: bool = False  # written with a star, rotate(q, *tables): a tuple holds all of them
 
 
 def nobody_else_sees(heads: tuple[Tensor, ...], way: Way = Way()) -> bool:  # noqa: B008
-    """Whether heads may be rotated where they are, asked by the function that stands for a model's.
+    """Whether heads may be rotated in place, asked by the function that replaces a model's.
 
-    That function must hold nothing of its call but ``*args``, ``**kwargs`` and `heads`.
+    That function must hold no references from its call except ``*args``, ``**kwargs`` and `heads`.
     """
-    # torch.compile plans memory itself, and could not follow what comes next.
+    # torch.compile plans memory itself, and could not trace the following code.
     if torch.compiler.is_compiling() or heads[0].nbytes < SMALLEST:
         return False
     modules = _calling.modules
@@ -65,7 +65,7 @@ def nobody_else_sees(heads: tuple[Tensor, ...], way: Way = Way()) -> bool:  # no
 
 
 def is_followed() -> bool:
-    """Whether something else than autograd follows what torch does on this thread."""
+    """Whether something other than autograd traces torch's operations on this thread."""
     following = torch._C._len_torch_dispatch_stack() > 0 or torch._C._is_tracing()
     return following or transformed()
 
@@ -74,7 +74,7 @@ def is_followed() -> bool:
 
 
 class _Calling(threading.local):
-    """The attention module whose method runs on this thread, or its processor's, and this one."""
+    """The attention module, or a processor's, whose method runs on this thread, and its caller."""
 
     modules: tuple[nn.Module, ...] = ()
 
@@ -83,9 +83,9 @@ _calling = _Calling()
 
 
 def tells_its_module(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method that lets `nobody_else_sees` know of which module it is called.
+    """A method that tells `nobody_else_sees` the module it belongs to.
 
-    A processor of diffusers gets its module as the first argument.
+    A diffusers processor gets its module as the first argument.
     """
 
     @functools.wraps(method)
@@ -103,7 +103,7 @@ def tells_its_module(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _has_hooks(module: nn.Module) -> bool:
-    """Whether a hook is called before or after the forward of a module inside this one."""
+    """Whether a module inside this one has a hook before or after its forward."""
     if every_module._global_forward_hooks or every_module._global_forward_pre_hooks:
         return True
     inside = [*module._modules.values()]
@@ -124,7 +124,7 @@ def _references(values: tuple[Any, ...]) -> list[int]:
 
 
 def _references_without_holders(way: Way) -> int:
-    """`_references` of what only a method and the call of its rotary function hold."""
+    """The `_references` if only a method and the call of its rotary function hold a value."""
 
     def rotary(*args: Any, **kwargs: Any) -> Any:
         heads = args[:2]
@@ -146,11 +146,11 @@ def _references_without_holders(way: Way) -> int:
         q, k = called(q, k, *tables)
         return q
 
-    # Asked for in every call: a debugger or a compiler may change how functions are called.
+    # Measured in every call: a debugger or a compiler may change how functions are called.
     return starred() if way.starred else forward()  # type: ignore[no-any-return]
 
 
-# What of a tensor is asked below. Where torch lacks one of these, it is never known to be alone.
+# The attributes of tensors that are needed below. If torch lacks one, no tensor counts as alone.
 _CAN_COUNT = (
     hasattr(Tensor, "_use_count")
     and hasattr(torch._C, "_storage_Use_Count")
@@ -160,7 +160,7 @@ _CAN_COUNT = (
 
 
 def _is_alone(x: Tensor) -> bool:
-    """Whether nothing but its one variable holds a tensor or its memory."""
+    """Whether only its one variable holds a tensor and its memory."""
     if (
         not _CAN_COUNT
         or type(x) is not Tensor
@@ -174,9 +174,9 @@ def _is_alone(x: Tensor) -> bool:
 
 
 def _holders(x: Tensor) -> tuple[int | bool, ...]:
-    """How many hold a tensor, its memory, and the tensor that it is a view of; without Python's x.
+    """The references to a tensor, to its memory, and to its base; without Python's x.
 
-    The last of them is whether torch has allocated the memory for this process alone.
+    The last item says whether torch has allocated the memory for this process alone.
     """
     storage, base = x.untyped_storage(), x._base
     counts = [
@@ -206,10 +206,10 @@ def _holders_of_one_alone(is_view: bool) -> tuple[int | bool, ...]:
 def gives_results_their_names(
     method: Callable[..., Any], name: str, arguments: RotaryArguments, starred: bool = False
 ) -> bool:
-    """Whether a method uses a rotary function in no other way than ``q, k = name(q, k, ...)``.
+    """Whether a method uses a rotary function only as ``q, k = name(q, k, ...)``.
 
-    What the method has under other names counts as a reference or as a tensor on the same memory.
-    False if its source is not known.
+    Anything that the method holds under other names counts as a reference or as a tensor on the
+    same memory. False if its source is unknown.
 
     starred: the calls have a star, ``name(q, k, *tables)``; all of them or none.
     """
@@ -224,7 +224,7 @@ def gives_results_their_names(
 
 
 def _overwrites_heads(node: ast.AST, name: str, arguments: RotaryArguments) -> bool:
-    """Whether it is an assignment of ``name(...)`` to the variables that are its heads."""
+    """Whether a node assigns ``name(...)`` to the same variables that are its heads."""
     if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
         return False
     call, (target, *others) = node.value, node.targets

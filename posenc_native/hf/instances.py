@@ -1,7 +1,7 @@
-"""Puts other code into single modules of a model, and takes it out again.
+"""Put other code into single modules of a model, and remove it again.
 
-A module gets methods in its instance's ``__dict__``, where they hide those of its class, and a
-record of what was put there.
+A module gets methods in its instance's ``__dict__``, where they hide the methods of its class, and
+a record of the changes.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ MARK = "_posenc_native"  # the attribute of a patched module that says how to re
 
 
 def global_names(code: types.CodeType) -> set[str]:
-    """Names of globals and of attributes that a code uses, also in functions inside it."""
+    """Names of globals and attributes that a code object uses, also in its inner functions."""
     nested = (global_names(c) for c in code.co_consts if isinstance(c, types.CodeType))
     return set(code.co_names).union(*nested)
 
 
 def definition(code: types.CodeType) -> ast.AST | None:
-    """The source of a function; None if its file is not there or has changed since its import."""
+    """The source of a function; None if its file is missing or has changed since the import."""
     try:
         tree = ast.parse("".join(linecache.getlines(code.co_filename)))
         made = [compile(tree, code.co_filename, "exec", dont_inherit=True)]
@@ -55,14 +55,14 @@ def definition(code: types.CodeType) -> ast.AST | None:
 
 @dataclass
 class Plan:
-    """What one module gets: methods, functions, and buffers that must keep their precision."""
+    """The changes to one module: methods, functions, and buffers that must keep their precision."""
 
     methods: dict[str, Callable[..., Any]] = field(default_factory=dict)
     statics: dict[str, Callable[..., Any]] = field(default_factory=dict)
     buffers: dict[str, Tensor] = field(default_factory=dict)  # new values, exact
-    guarded: tuple[str, ...] = ()  # buffers that no .half() may round
-    keep_originals: bool = False  # the buffers mean something else now: put the old ones back
-    attributes: dict[str, Any] = field(default_factory=dict)  # in place of what is no module
+    guarded: tuple[str, ...] = ()  # buffers that .half() must not round
+    keep_originals: bool = False  # the buffers now mean something else: restore the old ones
+    attributes: dict[str, Any] = field(default_factory=dict)  # replacements of non-modules
     note: str = ""
     fused: bool = False  # norms are done in the pass of the rotation
 
@@ -95,7 +95,7 @@ def _rewrap(
 def with_decorators_of(
     original: Callable[..., Any], forward: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """A forward with the decorators of the original around it."""
+    """A forward with the decorators of the original."""
     return _rewrap(original, lambda _: forward)
 
 
@@ -104,12 +104,12 @@ def with_functions(
     functions: dict[str, Callable[..., Any]],
     code: types.CodeType | None = None,
 ) -> Callable[..., Any]:
-    """`forward` with other functions under some of its global names, or with other code too."""
+    """`forward` with other functions under some of its global names, or also with other code."""
 
     def replace(function: types.FunctionType) -> types.FunctionType:
         own = code or function.__code__
-        # Only what the code names, and no __name__: torch.compile would look up the module of that
-        # name in place of this dict, and find the original function there.
+        # Only the names that the code uses, and no __name__: torch.compile would look up the module
+        # of that name instead of this dict, and find the original function there.
         needed = global_names(own) | {"__builtins__", "__package__"}
         scope = {name: function.__globals__[name] for name in needed & function.__globals__.keys()}
         return _copy_function(function, own, scope | functions, function.__closure__)
@@ -134,7 +134,7 @@ def _copy_function(
 
 
 # Where an instance may hold its forward. A hook of accelerate puts its own into `forward` and keeps
-# the one that it calls in `_old_forward`: it has to stay outside of ours.
+# the one that it calls in `_old_forward`: the hook must stay outside of ours.
 _SLOTS = ("_old_forward", "forward")
 
 
@@ -143,13 +143,13 @@ class _State:
     """How to restore one module."""
 
     put: dict[str, Callable[..., Any]]  # methods and functions that were put in, by name
-    dtypes: dict[str, torch.dtype]  # what the guarded buffers would be without the guard
+    dtypes: dict[str, torch.dtype]  # the dtypes of the guarded buffers without the guard
     originals: dict[str, Tensor]
-    attributes: dict[str, Any]  # what was there before
+    attributes: dict[str, Any]  # the previous values
 
 
 def slot(module: nn.Module, name: str) -> str:
-    """The instance attribute through which a method of this module is to be replaced."""
+    """The instance attribute in which a method of this module must be replaced."""
     for place in _SLOTS if name == "forward" else (name,):
         if place in module.__dict__:
             if getattr(module.__dict__[place], "__func__", None) is not type(module).forward:
@@ -159,7 +159,7 @@ def slot(module: nn.Module, name: str) -> str:
 
 
 def install(module: nn.Module, plan: Plan) -> None:
-    """Put what a plan has into a module."""
+    """Apply a plan to a module."""
     buffers = cast("dict[str, Tensor]", module._buffers)
     slots = {name: slot(module, name) for name in plan.methods}
     module.__dict__[MARK] = _State(
@@ -179,7 +179,7 @@ def install(module: nn.Module, plan: Plan) -> None:
 
 
 def restore(module: nn.Module) -> None:
-    """Take out of a module what `install` put there; nothing, if that was never called."""
+    """Undo `install` for a module; does nothing if it was never called."""
     state: _State | None = module.__dict__.pop(MARK, None)
     if state is None:
         return
@@ -193,18 +193,18 @@ def restore(module: nn.Module) -> None:
                 else:
                     module.__dict__[place] = types.MethodType(type(module).forward, module)
     for name, before in state.attributes.items():
-        if hasattr(type(module.__dict__.get(name)), MARK):  # else somebody has put another there
+        if hasattr(type(module.__dict__.get(name)), MARK):  # otherwise other code has replaced it
             module.__dict__[name] = before
     buffers = cast("dict[str, Tensor]", module._buffers)
     for name, dtype in state.dtypes.items():
-        # .to() gives back the very tensor where device and dtype are right already.
+        # .to() returns the same tensor if device and dtype are already right.
         buffers[name] = state.originals.get(name, buffers[name]).to(buffers[name].device, dtype)
 
 
 def _apply_but_keep_precision(
     self: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True
 ) -> nn.Module:
-    """``Module._apply``, the one place through which ``.half()``, ``.to()`` and ``.cuda()`` go.
+    """``Module._apply``, through which all of ``.half()``, ``.to()`` and ``.cuda()`` go.
 
     The guarded buffers follow the device and keep their dtype.
     """

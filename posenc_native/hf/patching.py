@@ -1,4 +1,4 @@
-"""`patch` and `unpatch`: a model rotates through this library, and is put back."""
+"""`patch` and `unpatch`: make a model rotate with this library, and restore it."""
 
 from __future__ import annotations
 
@@ -18,95 +18,95 @@ __all__ = ["Patch", "patch", "unpatch"]
 
 
 def patch(model: Any, *, inplace: bool | None = None, fuse_norm: bool = False) -> Patch:
-    """Make `model` rotate its queries and keys through this library.
+    """Make `model` rotate its queries and keys with this library.
 
     Args:
-        model: a model of transformers, diffusers or timm, or any module that contains one (a
-            wrapper, an adapter), or a pipeline of diffusers: its own models then, not its text
-            encoders. Weights and buffers must be loaded (not on the meta device).
-        inplace: whether q and k are rotated where they are instead of into fresh memory, which for
-            long prompts takes several times as long. In any case only where no gradient is
-            recorded.
+        model: a model of transformers, diffusers or timm, any module that contains one (a wrapper,
+            an adapter), or a diffusers pipeline. In a pipeline its diffusers models are patched,
+            not its text encoders. Weights and buffers must be loaded (not on the meta device).
+        inplace: whether to rotate q and k in place instead of into fresh memory, which for long
+            prompts takes several times as long. Never done while a gradient is recorded.
 
-            None, the default: where nobody else can see it. That is asked in every call, of heads
-            of 4 MiB or more: the code of the attention or of its processor gives the results the
-            names of q and k; no forward hook, early or late, is on a module inside the attention or
-            on all modules; nothing else refers to q, k or their memory (a list, a view, an array, a
-            cache of the projection, q and k that are slices of one projection); torch has allocated
-            the memory; no mode, transform or torch.compile follows. Whatever cannot be told gets
-            fresh memory.
+            None, the default: in place if nothing else can see it. Every call with heads of 4 MiB
+            or more checks this. The code of the attention or of its processor must assign the
+            results to the names of q and k. No forward hook or forward pre-hook may be registered
+            on a module inside the attention or on all modules. Nothing else may refer to q, k or
+            their memory (a list, a view, an array, a cache of the projection, q and k that are
+            slices of one projection). torch must have allocated the memory. No mode, transform or
+            torch.compile may be active. If a condition cannot be checked, fresh memory is used.
 
-            True: always. Right as long as nothing uses q and k from before the rotation. No
-            attention module of transformers 5.23 that was tried does (112 models, results compared
-            bit for bit), but a forward hook that keeps the output of a ``q_proj`` would.
+            True: always. This is correct as long as nothing uses q and k from before the rotation.
+            No attention module of transformers 5.23 that was tested does (112 models, results
+            compared bit for bit), but a forward hook that keeps the output of a ``q_proj`` would.
 
             False: never.
-        fuse_norm: norm q and k in the pass that rotates them
-            (`posenc_native.norm_rotary_qk_tables`), where an attention norms them by their mean
-            square before: Qwen3, Gemma 3 and 3n, EXAONE 4, LFM2, GLM-4-MoE; OLMo 2 and 3, OLMoE,
-            MiniMax-M2 over all heads. Values are rounded once for both, so that in half precision
-            they differ from the model's in the last bit. For each class it is proven first: in its
-            source nothing but the rotation looks at what the norm gives; calls of the norm show
-            what it computes; both ways, run with small inputs, agree. ``.fused`` names the modules,
-            ``.notes`` says why another is not. The norm's module is called as before while it has
-            a hook, another forward, or another module (an adapter) in its place. They are fused
-            into fresh memory with ``inplace=True`` too.
+        fuse_norm: normalize q and k in the pass that rotates them
+            (`posenc_native.norm_rotary_qk_tables`), if an attention applies an RMS norm to them
+            before: Qwen3, Gemma 3 and 3n, EXAONE 4, LFM2, GLM-4-MoE; over all heads: OLMo 2 and 3,
+            OLMoE, MiniMax-M2. Values are rounded once for both steps, so in half precision they
+            differ from the model's in the last bit. For each class, three checks come first: in its
+            source, only the rotation uses the result of the norm; calls of the norm show its
+            formula; the model's method and the fused one, run with small inputs, agree. ``.fused``
+            names the modules, ``.notes`` says why another is not fused. The norm's module is called
+            as before while it has a hook, another forward, or another module (an adapter) in its
+            place. Fused results go into fresh memory even with ``inplace=True``.
 
     Returns:
-        A handle: ``.undo()`` restores every module, and as a context manager the handle does so at
-        its end. ``.patched`` names the modules that were patched; ``.skipped`` says why a rotary
-        module was left alone.
+        A handle. ``.undo()`` restores every module; as a context manager, the handle does so on
+        exit. ``.patched`` names the patched modules; ``.skipped`` says why a rotary module was left
+        alone.
 
     Raises:
         TypeError: `model` is not a torch module.
-        ValueError: nothing in it can be patched (the message says what was found), or it is
-            patched already.
+        ValueError: nothing in it can be patched (the message says what was found), or it is already
+            patched.
 
-    A part of a model is served if a probe finds that it rotates by position, in models that make
-    their tables in one module and rotate in a function:
+    A part of a model is patched if a probe finds that it rotates by position. This covers models
+    that make their tables in one module and rotate in a function:
 
     - text: Llama, Mistral, Mixtral, Qwen2, Qwen3, Gemma 1 to 4, Phi to Phi-3.5-MoE, GPT-NeoX,
       StableLM, OLMo, Cohere, GLM, ERNIE 4.5, Falcon, gpt-oss, EXAONE, SmolLM3, ModernBERT and
-      most others, with heads that are rotated in part and every scaling of transformers;
+      most others, with partly rotated heads and every scaling of transformers;
       DeepSeek-V2 and Llama 4, whose tables are complex; DeepSeek-V3 and other latent attention;
       GPT-J and CodeGen, which keep a table in every attention module; RoFormer
     - tokens with a position on several axes: Qwen2-VL, Qwen2.5-VL, Qwen3-VL, GLM-4V, ERNIE 4.5 VL
-      and HunYuan-VL, the last with a composition of torch operations: the two dims of a pair have
-      different axes
+      and HunYuan-VL, the last with a composition of torch operations, because the two dims of a
+      pair have different axes
     - vision: the towers of these models, Pixtral, DINOv3, SAM 2 and 3 (also their memory), Gemma
-      4, Llama 4, Kimi, MiniMax-M3, V-JEPA 2 (a composition too)
+      4, Llama 4, Kimi, MiniMax-M3, V-JEPA 2 (also a composition)
 
-    Of diffusers and timm a function is served that is called apply_rotary_emb, apply_rot_embed_cat
-    or the like, wherever it is: in the file of a module or of an attention processor, imported or
-    written inside a method. What it does with the tables that it gets (two of them, one with sin
-    beside cos, complex numbers, matrices, angles; a column for each dim or for each pair; of each
-    token, head, row of the batch) is learned from its first call, with random numbers. Where a call
-    is no rotation by tables, or the columns of a pair differ, it goes to the model's function, and
-    ``.skipped`` has the reason then, under the function's name. Modules that make tables by a
-    formula run it in float64 and round once; tables from elsewhere stay the model's own.
-    Rotated so: Flux 1 and 2, Chroma, Bria, LTX 1 and 2, Wan, SkyReels, Qwen-Image, HunyuanVideo,
-    HunyuanDiT, CogVideoX, CogView 4, Cosmos, Lumina, OmniGen, Stable Audio, HiDream, Kandinsky 5,
-    Sana-Video, Z-Image, Mochi and 30 others; EVA02, DINOv3, PE, NaFlex, SAM and all others of timm.
-    Compiled code (torch.compile) keeps the model's function, which the compiler fuses.
+    In diffusers and timm, a function is patched if it is called apply_rotary_emb,
+    apply_rot_embed_cat or similar, wherever it is defined: in the file of a module or of an
+    attention processor, imported or written inside a method. Its use of tables is learned on its
+    first call, with random numbers. Tables may be two tensors, one with sin and cos side by side,
+    complex numbers, matrices or angles; with a column for each dim or for each pair; for each
+    token, head or row of the batch. If a call is not a rotation by tables, or the columns of a pair
+    differ, it goes to the model's function, and ``.skipped`` then has the reason under the
+    function's name. Modules that make tables by a formula run it in float64 and round once; tables
+    from elsewhere stay the model's own. Compiled code (torch.compile) keeps the model's function,
+    which the compiler fuses. These models are patched in this way: Flux 1 and 2, Chroma, Bria, LTX
+    1 and 2, Wan, SkyReels, Qwen-Image, HunyuanVideo, HunyuanDiT, CogVideoX, CogView 4, Cosmos,
+    Lumina, OmniGen, Stable Audio, HiDream, Kandinsky 5, Sana-Video, Z-Image, Mochi and 30 others;
+    EVA02, DINOv3, PE, NaFlex, SAM and all others of timm.
 
-    A function that does more than rotate (or a call that asks it to) stays the model's own and gets
-    exact tables. Not served, and listed in ``.skipped`` with the reason: frequencies that are
-    learned (Mistral Large 4), tables that are angles for the attention to take the cosine of
-    (CLVP), tables made of lengths or features in place of positions (Wav2Vec2-Conformer,
-    SeamlessM4T, EfficientLoFTR, MusicFlamingo, ESMFold2), attention or tables that torch.jit has
-    compiled (scripted or traced). Other compiled modules, an MLP or a norm, stay as they are.
+    A function that does more than rotate (or a call that requests more) stays the model's own and
+    gets exact tables. These are not patched, and ``.skipped`` lists them with the reason: learned
+    frequencies (Mistral Large 4), tables of angles whose cosine the attention computes (CLVP),
+    tables made from lengths or features instead of positions (Wav2Vec2-Conformer, SeamlessM4T,
+    EfficientLoFTR, MusicFlamingo, ESMFold2), attention or tables compiled by torch.jit (scripted or
+    traced). Other compiled modules, such as an MLP or a norm, stay as they are.
 
-    Frequencies are the float32 values that transformers has, bit for bit, because the checkpoint
-    was trained with them; if ``model.half()`` has rounded them, they are computed anew from the
-    configuration. ``.notes`` tells where they are not what the configuration says. Logits differ
+    Frequencies are the float32 values of transformers, bit for bit, because the checkpoint
+    was trained with them. If ``model.half()`` has rounded them, they are recomputed from the
+    configuration. ``.notes`` says where they differ from the configuration. Logits differ
     from the model's own by the error of its phase.
 
     - Gradients flow as before. ``state_dict`` is the same before and after.
     - ``model.half()``, ``.bfloat16()``, ``.to(...)`` may come before or after: frequencies and
       tables stay float32. In half precision the rotated values are rounded once, not four times.
     - ``torch.compile(model, fullgraph=True)`` works; patch and undo *before* compiling, or call
-      ``torch.compiler.reset()`` after. ``torch.jit.script`` takes no patched model.
-    - ``copy.deepcopy(model)`` gives a patched model of its own; `unpatch` restores it.
+      ``torch.compiler.reset()`` after. ``torch.jit.script`` does not accept a patched model.
+    - ``copy.deepcopy(model)`` gives a separate patched model; `unpatch` restores it.
     - ``pickle`` of a whole model (``torch.save(model)``) does not work while it is patched;
       ``save_pretrained`` and ``state_dict`` do.
 
@@ -135,7 +135,7 @@ def patch(model: Any, *, inplace: bool | None = None, fuse_norm: bool = False) -
             taken = [name for name in members if name in own]
             for name in taken:
                 own[name].note = f"tables are the model's own: {reason}"
-            # Who makes tables for modules that were taken one by one is left alone for no reason.
+            # No reason is reported for makers of tables if their users were patched one by one.
             if not taken and not (own and all(makes_tables(found[name]) for name in members)):
                 skipped.update(dict.fromkeys((prefix + name for name in members), reason))
         planned |= own
@@ -152,11 +152,11 @@ def patch(model: Any, *, inplace: bool | None = None, fuse_norm: bool = False) -
 
 
 def _roots(model: Any) -> dict[str, nn.Module]:
-    """The models in what is given, by what stands before the names of their modules."""
+    """The models in the argument, by the prefix of their modules' names."""
     if isinstance(model, nn.Module):
         return {"": model}
     parts = getattr(model, "components", None)
-    # A pipeline of diffusers: its own models, not its text encoders.
+    # A diffusers pipeline: its own models, not its text encoders.
     if isinstance(parts, dict):
         roots: dict[str, nn.Module] = {}
         for name, part in parts.items():
@@ -173,9 +173,9 @@ def _roots(model: Any) -> dict[str, nn.Module]:
 def _with_tables_of_their_own(
     prefix: str, found: dict[str, nn.Module], planned: dict[str, Plan], learned: LearnedPlanner
 ) -> dict[str, Plan]:
-    """Plans for what is in no group, or in one that was left: each module goes its own way.
+    """Plans for modules outside the patched groups, each planned by itself.
 
-    Models of transformers are served as a group or not at all.
+    Models of transformers are patched as a group or not at all.
     """
     plans = {}
     own = {
@@ -197,14 +197,14 @@ def _with_tables_of_their_own(
 def _plans_of(
     modules: dict[str, nn.Module], inplace: bool | None, fuse_norm: bool
 ) -> tuple[dict[str, Plan], list[tuple[list[str], str]]]:
-    """Plans for modules that share tables, and groups of them that get none, with the reason."""
+    """Plans for modules that share tables, and the groups that get none, with the reason."""
     plans: dict[str, Plan] = {}
     left: list[tuple[list[str], str]] = []
     planner = Planner(modules, inplace, fuse_norm)
     for members in groups_sharing_tables(modules):
-        # All of a group or nothing: an exact table must never meet a function that is not replaced.
+        # All of a group or nothing: a function that is not replaced must never get an exact table.
         try:
-            # The modes that the caller has switched on must not change what probing finds.
+            # Modes that the caller has enabled must not change what probing finds.
             with torch.no_grad(), torch.device("cpu"), torch.autocast("cpu", enabled=False):
                 plans.update(planner.plan({name: modules[name] for name in members}))
         except NotServed as reason:
@@ -213,10 +213,10 @@ def _plans_of(
 
 
 def unpatch(model: Any) -> None:
-    """Restore every patched module in `model`; one that is not patched stays as it is.
+    """Restore every patched module in `model`; other modules stay as they are.
 
-    ``handle.undo()`` does this for the modules it patched; this finds them by itself, for instance
-    in a ``copy.deepcopy`` of a patched model.
+    ``handle.undo()`` restores the modules that it patched. This function finds them by itself, for
+    instance in a ``copy.deepcopy`` of a patched model.
     """
     for root in _roots(model).values():
         for module in root.modules():
@@ -224,14 +224,14 @@ def unpatch(model: Any) -> None:
 
 
 class Patch:
-    """What `patch` did to a model.
+    """The result of `patch`, which can undo it.
 
     Attributes:
-        patched: names of the modules that were patched, in the order of the model.
+        patched: names of the patched modules, in the order of the model.
         skipped: name to reason, for rotary and attention modules that were left alone.
-        notes: name to remark, for patched modules with something to know: frequencies that are not
-            those of the configuration (set by hand, or lost while loading), a rotation that is
-            left to the model's own function, with exact tables, or a norm that is done apart.
+        notes: name to remark, for some patched modules: their frequencies differ from the
+            configuration (set by hand, or lost while loading), the model's own function rotates,
+            with exact tables, or a norm is done separately.
         fused: names of the attention modules that norm and rotate q and k in one pass.
     """
 
@@ -268,12 +268,14 @@ class Patch:
 def _nothing_to_patch(modules: dict[str, nn.Module], skipped: dict[str, str]) -> str:
     if skipped:
         name, reason = next(iter(skipped.items()))
-        found = f"{len(skipped)} rotary modules that cannot be served, the first {name!r}: {reason}"
+        found = (
+            f"{len(skipped)} rotary modules that cannot be patched, the first {name!r}: {reason}"
+        )
     else:
         kinds = sorted({type(m).__name__ for m in modules.values()} - set(dir(nn)))
-        found = f"none that does; its classes are {', '.join(kinds) or 'torch.nn only'}"
+        found = f"none; its classes are {', '.join(kinds) or 'torch.nn only'}"
     return (
         "patch: model: expected a model of transformers, diffusers or timm whose attention calls a "
         "rotary function (apply_rotary_pos_emb, apply_rotary_emb, apply_rot_embed_cat), "
-        f"got {found}; in a model of your own call posenc_native.apply_rotary_qk"
+        f"got {found}; in your own model, call posenc_native.apply_rotary_qk"
     )

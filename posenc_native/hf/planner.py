@@ -1,4 +1,4 @@
-"""What every module of a group gets: a forward, functions, exact buffers."""
+"""Plan the changes to every module of a group: a forward, functions, exact buffers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _TablesByWidth = dict[int, tuple[Form, tuple[int, ...]]]
 
 
 class Planner:
-    """What every module of a group gets; one for a `patch`, so that nothing is probed twice."""
+    """Plans the changes to groups of modules; one per `patch`, so that nothing is probed twice."""
 
     def __init__(
         self, modules: dict[str, nn.Module], inplace: bool | None, fuse_norm: bool
@@ -51,7 +51,7 @@ class Planner:
         self._of_kind: dict[Any, Plan] = {}
 
     def plan(self, members: dict[str, nn.Module]) -> dict[str, Plan]:
-        """What each module of a group gets.
+        """The plan for each module of a group.
 
         Raises:
             NotServed: the group must be left alone.
@@ -77,7 +77,7 @@ class Planner:
             for module in users.values()
             for function in rotary_uses(type(module)).functions()
         )
-        # A module that computes rows of its own and adds them needs the tables in the model's form.
+        # A module that computes its own rows and adds them needs the tables in the model's form.
         whole = any(
             computes_cosines(type(self._modules[name.rpartition(".")[0]])) for name in makers
         )
@@ -107,7 +107,7 @@ class Planner:
         return plans
 
     def _rotation(self, function: Callable[..., Any], form: Form) -> Rotation | str:
-        """What a function does with tables of a form, or why that is not known."""
+        """A function's rotation by tables of a form, or the reason why it is unknown."""
         if (function, form) not in self._rotations:
             try:
                 found: Rotation | str = probe_function(function, form)
@@ -125,7 +125,7 @@ class Planner:
     def _of_users(
         self, kind: type[nn.Module], norms: Any, modules: list[nn.Module], widths: _TablesByWidth
     ) -> Plan:
-        """One plan a class: torch.compile then traces every layer of it as the same code.
+        """One plan per class: torch.compile then traces every layer of it as the same code.
 
         modules: of this class, with norms of the same classes.
         """
@@ -156,13 +156,13 @@ class Planner:
         return self._of_kind[key]
 
     def _without_tables(self, module: nn.Module) -> Plan:
-        """The plan for an attention module that gets no tables from elsewhere."""
+        """The plan for an attention module that gets no tables from other modules."""
         kind = type(module)
         uses = rotary_uses(kind)
         of_positions = [f for f in uses.functions() if takes_positions(f)]
         if not of_positions:
             return _plan_with_own_table(module, self._inplace)
-        # The module rotates a head or a part of one, and has the sizes of these as attributes.
+        # The module rotates a head or a part of one, and has their sizes as attributes.
         sizes = tuple({n for n in vars(module).values() if type(n) is int and 1 < n <= 512})
         key = (kind, sizes)
         if key not in self._of_kind:
@@ -179,10 +179,10 @@ def _plan_with_functions(
     telling: bool = False,
     fused: dict[str, Callable[..., Any]] | None = None,
 ) -> Plan:
-    """The plan for an attention module whose methods find other functions.
+    """The plan for an attention module whose methods call other functions.
 
-    telling: whether these functions ask which module they are called by. fused: methods that have
-    them already.
+    telling: whether these functions ask for the module that calls them. fused: methods that already
+    have them.
     """
     methods = {}
     for name, found in uses.methods.items():
@@ -201,7 +201,7 @@ def _with_norms_put_off(
     modules: list[nn.Module],
     notes: list[str],
 ) -> dict[str, Callable[..., Any]]:
-    """Methods of a class that norm in the pass of the rotation; `notes` gets why others do not."""
+    """Methods of a class with the norm in the rotation's pass; `notes` gets other reasons."""
     fused = {}
     for name, found in uses.methods.items():
         method = getattr(kind, name)
@@ -210,14 +210,14 @@ def _with_norms_put_off(
             try:
                 fused[name] = norms_put_off(method, functions, modules)
             except NotServed as reason:
-                notes.append(f"its norm is not joined with the rotation: {reason}")
+                notes.append(f"its norm is not fused with the rotation: {reason}")
     return fused
 
 
 def _where(
     inplace: bool | None, kind: type[nn.Module], uses: RotaryUses, function: Callable[..., Any]
 ) -> bool | None:
-    """`inplace` for one function; of None, False if a method may look at q and k afterwards."""
+    """`inplace` for one function; for None, False if a method may use q and k afterwards."""
     if inplace is not None:
         return inplace
     if function in uses.statics.values():
@@ -233,7 +233,7 @@ def _where(
 
 
 def _probe_maker(module: nn.Module) -> tuple[Tables, Plan]:
-    """How a rotary-embedding module makes its tables, and its plan but for the forward."""
+    """How a rotary-embedding module makes its tables, and its plan without the forward."""
     exact = _buffers_before_casting(module)
     probe = copy.deepcopy(module).cpu()
     probe._buffers.update({name: buffer.cpu() for name, buffer in exact.items()})
@@ -247,7 +247,7 @@ def _probe_maker(module: nn.Module) -> tuple[Tables, Plan]:
 
 
 def _buffers_before_casting(module: nn.Module) -> dict[str, Tensor]:
-    """The cast buffers of a rotary-embedding module, as they were in float32."""
+    """The cast buffers of a rotary-embedding module, with their previous float32 values."""
     exact: dict[str, Tensor] = {}
     fresh: nn.Module | None = None
     for name, buffer in module._buffers.items():
@@ -260,12 +260,12 @@ def _buffers_before_casting(module: nn.Module) -> dict[str, Tensor]:
         if fresh is None:
             try:
                 fresh = cast(nn.Module, cast(Any, type(module))(module.config))
-            except Exception:  # whatever a constructor may raise; then the configuration tells
+            except Exception:  # any error of a constructor; then the configuration decides
                 fresh = nn.Module()
         value = fresh._buffers.get(name)
         if value is None and name.endswith("inv_freq"):
             value = _configured_frequencies(module, name)
-        # Values that differ from these were set on purpose: they stay.
+        # Values that differ from these were set on purpose and stay.
         if value is None or not torch.equal(value.to(buffer.dtype), buffer.cpu()):
             value = buffer.float()
         exact[name] = value.to(buffer.device)
@@ -273,7 +273,7 @@ def _buffers_before_casting(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _configured_frequencies(module: nn.Module, name: str) -> Tensor | None:
-    """Frequencies as the configuration of a module says, in float32; None if it does not."""
+    """Frequencies from the configuration of a module, in float32; None if it gives none."""
     layer_type = name.removesuffix("inv_freq").removesuffix("original_").removesuffix("_") or None
     try:
         rotary = Rotary.from_config(getattr(module, "config", None), layer_type)
@@ -283,22 +283,22 @@ def _configured_frequencies(module: nn.Module, name: str) -> Tensor | None:
 
 
 def _note_on_configuration(module: nn.Module) -> str:
-    """What is to be said about frequencies that are not those of the configuration."""
+    """A note if frequencies differ from those of the configuration; otherwise ""."""
     notes = []
     for name in table_names(module):
         expected = _configured_frequencies(module, name + "inv_freq")
-        # Those before any scaling that follows the length.
+        # The frequencies before any scaling that depends on the length.
         own = module._buffers.get(name + "original_inv_freq", module._buffers[name + "inv_freq"])
         if expected is None or own is None or len(expected) != len(own):
             continue
         # Sorted: some modules order their frequencies only in the tables (ERNIE 4.5 VL).
         own, expected = own.sort(descending=True)[0], expected.sort(descending=True)[0]
         off = (own - expected).abs() / expected.abs().clamp_min(1e-30)
-        # transformers computes them in float32, in steps each of which may be off by a few units.
+        # transformers computes them in float32, in steps that may each be off by a few units.
         if float(off.max()) > 1e-5:
             pair = int(off.argmax())
             notes.append(
-                f"{name}inv_freq is not that of its configuration: pair {pair} has "
+                f"{name}inv_freq differs from its configuration: pair {pair} has "
                 f"{float(own[pair]):.6g}, not {float(expected[pair]):.6g}"
             )
     return "; ".join(notes)
@@ -307,7 +307,7 @@ def _note_on_configuration(module: nn.Module) -> str:
 def _plan_with_own_table(module: nn.Module, inplace: bool | None) -> Plan:
     """The plan for an attention module with ``embed_positions``: GPT-J, CodeGen.
 
-    That buffer is [positions, sin and cos: 2 * P]; the forward gathers rows of it by position and
+    That buffer is [positions, sin and cos: 2 * P]; the forward gathers its rows by position and
     casts them to the dtype of the model. It gets an exact table instead, in pieces that survive
     the cast.
     """
@@ -317,7 +317,7 @@ def _plan_with_own_table(module: nn.Module, inplace: bool | None) -> Plan:
     if table.is_meta:
         raise NotServed("its embed_positions is on the meta device: load the weights first")
     count, width = table.shape
-    # In float32 and in these steps, as transformers.models.gptj does it.
+    # In float32 and in the same steps as transformers.models.gptj.
     frequencies = 1.0 / (10000 ** (torch.arange(0, width, 2, dtype=torch.float32) / width))
     cos, sin = rotary_tables(torch.arange(count), frequencies)
     rows = min(count, 64)

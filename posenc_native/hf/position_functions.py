@@ -1,8 +1,8 @@
 """Rotary functions that make their tables themselves, from heads and positions.
 
-``rotate(x, pos)`` of V-JEPA 2 forms frequencies, angles, cos and sin in every call. The angles of
-which it takes the cosine at position 1 are its frequencies, to the bit. Its result for unit vectors
-shows what it does with cos and sin; the two dims of a pair need not share an angle.
+V-JEPA 2's ``rotate(x, pos)`` computes frequencies, angles, cos and sin in every call. The angles
+whose cosine it computes at position 1 are its frequencies, bit for bit. Its result for unit vectors
+shows how it uses cos and sin; the two dims of a pair need not share an angle.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def position_function(original: Callable[..., Any], sizes: Sequence[int]) -> Cal
 
     Args:
         original: the model's function.
-        sizes: the sizes that are wanted. Each has frequencies of its own. Odd ones are left out;
-            x of a size that is not among them goes to the model's own function.
+        sizes: the wanted sizes. Each has its own frequencies. Odd ones are left out;
+            x of another size goes to the model's own function.
 
     Raises:
         NotServed: it is not a rotation of x by angles pos * frequency.
@@ -55,7 +55,7 @@ def position_function(original: Callable[..., Any], sizes: Sequence[int]) -> Cal
 
 
 class _KeepAngles(TorchDispatchMode):
-    """Keeps the arguments of cos."""
+    """Records the arguments of cos."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -68,15 +68,15 @@ class _KeepAngles(TorchDispatchMode):
 
 
 def _probe_size(original: Callable[..., Any], title: str, size: int) -> tuple[Tensor, ...]:
-    """Frequencies; for every dim which of them turns it, its partner, and the sign of that."""
-    # A head for each dim; far tokens tell low frequencies apart.
+    """Frequencies; and for every dim its frequency, its partner, and the partner's sign."""
+    # One head per dim; far tokens distinguish low frequencies.
     tokens = torch.tensor([1, 2, 5, 13, 40, 111, 1000, 4000])
     unit = torch.eye(size, dtype=torch.float32)[None, :, None].expand(1, size, len(tokens), size)
     try:
         with _KeepAngles() as angles:
             original(unit[:, :, :1], pos=torch.ones(1, dtype=torch.float32))
         result = original(unit, pos=tokens.float())
-    except Exception as error:  # whatever a model may raise
+    except Exception as error:  # any error of a model
         raise NotServed(f"{title} cannot be probed: {error}") from error
     if len(angles.seen) == 1 and isinstance(result, Tensor) and result.shape == unit.shape:
         frequencies = angles.seen[0].flatten()

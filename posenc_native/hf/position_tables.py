@@ -1,4 +1,4 @@
-"""Modules that make tables of position ids, with any number of coordinates: nearly all of text."""
+"""Modules that make tables from position ids with any number of coordinates: most for text."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ __all__ = ["tables_of_positions"]
 
 _SCALE = "attention_scaling"  # the attribute with the factor of cos and sin
 
-# Small enough for float32 phases that are good to 1e-4, far enough to tell close frequencies apart.
-_TOKENS = torch.tensor([1, 2, 5, 13, 40, 111], device="cpu")  # whatever the default
+# Near enough for float32 phases good to 1e-4, far enough to tell close frequencies apart.
+_TOKENS = torch.tensor([1, 2, 5, 13, 40, 111], device="cpu")  # whatever the default device is
 
 
 @dataclass(frozen=True)
 class _Call:
     """A way to call a rotary-embedding module."""
 
-    name: str  # what stands before ``inv_freq``
-    # Which axis of position_ids chooses the coordinate, "first" or "last"; None if there is none.
+    name: str  # the prefix of ``inv_freq``
+    # The axis of position_ids that selects the coordinate, "first" or "last"; or None.
     where: str | None
-    axes: int  # how many coordinates there are
-    batch: bool = True  # whether the positions have an axis for it
+    axes: int  # the number of coordinates
+    batch: bool = True  # whether the positions have a batch axis
 
     def positions(self, tokens: Tensor) -> Tensor:
-        """[axes, s] or [axes, b, s]; every coordinate has values of its own."""
+        """[axes, s] or [axes, b, s]; every coordinate has different values."""
         each = torch.stack([tokens + axis * (tokens + 7) for axis in range(self.axes)])
         return each[:, None] if self.batch else each
 
     def __call__(self, forward: Callable[..., Any], module: nn.Module, positions: Tensor) -> Any:
-        """What a forward gives for these positions; it may change the module."""
+        """The result of a forward for these positions; the call may change the module."""
         if self.where is None:
             positions = positions[0]
         elif self.where == "last":
@@ -52,7 +52,7 @@ class _Call:
             return forward(
                 module, torch.zeros(1, dtype=torch.float32), position_ids=positions, **kwargs
             )
-        except Exception as error:  # whatever a model may raise
+        except Exception as error:  # any error of a model
             raise _Rejected(
                 f"{type(module).__name__} cannot be probed with positions "
                 f"{list(positions.shape)}: {error}"
@@ -64,19 +64,19 @@ class _Rejected(NotServed):
 
 
 def _ways_to_call(name: str) -> Iterator[list[_Call]]:
-    """Ways to call a module; those of one list may all be right."""
+    """Ways to call a module; several from one list may be right."""
     for axes in (2, 3, 4):
         yield [_Call(name, "first", axes)]
-    for batch in (True, False):  # some would take a batch and tokens for tokens and coordinates
+    for batch in (True, False):  # some would take batch and tokens for tokens and coordinates
         yield [_Call(name, "last", axes, batch) for axes in (2, 3)]
     yield [_Call(name, None, 1)]
 
 
 def tables_of_positions(module: nn.Module) -> Tables:
-    """How a module makes tables of position_ids.
+    """How a module makes tables from position_ids.
 
     Raises:
-        NotServed: in a way that is not known.
+        NotServed: in an unknown way.
     """
     kind = type(module).__name__
     found: dict[_Call, Columns] = {}
@@ -98,8 +98,9 @@ def tables_of_positions(module: nn.Module) -> Tables:
     if len({call.where for call in found}) > 1 or len({form.packing for form in forms}) > 1:
         raise NotServed(f"{kind} makes tables of several forms")
     orders = {form: tuple(range(form.angles)) for form in forms}
-    # A module whose frequencies follow the length usually keeps them in inv_freq. One that computes
-    # them anew in every call leaves its buffers alone; its factor may differ from its attribute.
+    # A module whose frequencies depend on the length usually keeps them in inv_freq. A module that
+    # recomputes them in every call leaves its buffers alone; its factor may differ from its
+    # attribute.
     for buffer, own_scale in itertools.product(("inv_freq", "original_inv_freq"), (False, True)):
         if any(name + buffer not in module._buffers for name in table_names(module)):
             continue
@@ -116,7 +117,7 @@ def tables_of_positions(module: nn.Module) -> Tables:
 
 
 def _match_call(module: nn.Module, call: _Call) -> Columns | None:
-    """The columns of the tables that a call gives; None if this is not how to call the module."""
+    """The columns of the tables that a call gives; None if the module is not called in this way."""
     positions = call.positions(_TOKENS)
     tokens = list(positions.shape[1:])
     for probe in (with_marked_frequencies(module, call.name), with_own_buffers(module)):
@@ -133,7 +134,7 @@ def _match_call(module: nn.Module, call: _Call) -> Columns | None:
         packing = "complex" if isinstance(result, Tensor) else "cos, sin"
         ranks = (2, 3) if call.where is None else (own[0].ndim,)
         axes = call.axes if call.where == "last" else 0
-        # As the call has left them: they may follow the length. Some modules read one of the two.
+        # As the call left them: they may depend on the length. Some modules read one of the two.
         for ending in ("inv_freq", "original_inv_freq"):
             frequencies = probe._buffers.get(call.name + ending)
             columns = None
@@ -151,7 +152,7 @@ def _match_call(module: nn.Module, call: _Call) -> Columns | None:
 
 
 def _takes_fewer(module: nn.Module, call: _Call) -> bool:
-    """Whether the module takes positions with a coordinate less, for all that can be told."""
+    """Whether the module takes positions with one coordinate fewer, as far as can be told."""
     fewer = replace(call, axes=call.axes - 1)
     if fewer.axes < 2:
         return True
@@ -167,9 +168,9 @@ def _beyond_trained_length(module: nn.Module) -> int:
 
 
 def _keeps_frequencies(module: nn.Module, call: _Call) -> bool:
-    """Whether calls leave the module as it is, also beyond the trained length.
+    """Whether calls leave the module unchanged, also beyond the trained length.
 
-    Then what its decorators do, which follow the length, need not be done.
+    If so, its decorators, which adapt frequencies to the length, can be skipped.
     """
     for last in (1, _beyond_trained_length(module)):
         probe = with_own_buffers(module)
@@ -189,7 +190,7 @@ def _keeps_frequencies(module: nn.Module, call: _Call) -> bool:
 def _agrees_beyond_trained_length(
     module: nn.Module, call: _Call, columns: Columns, exact_forward: Callable[..., Any]
 ) -> bool:
-    """Whether exact tables are those of the module, also beyond the trained length.
+    """Whether exact tables match the module's, also beyond the trained length.
 
     There some scalings change frequencies.
     """
@@ -218,15 +219,15 @@ def _agrees_beyond_trained_length(
 class _ExactForward:
     """The exact forward of a module that takes positions.
 
-    Where it can, a small call on the CPU goes to native code at once, past what the decorators of
-    the module's own forward do.
+    If possible, a small call on the CPU goes directly to native code and skips the decorators of
+    the module's own forward.
     """
 
     original: Callable[..., Any]  # its own forward, with decorators
     columns: dict[_Call, Columns]
-    buffer: str  # which of its buffers has the frequencies
-    own_scale: bool  # whether the factor is what its own tables show at position 0
-    at_once: bool  # whether small calls may go without what decorators do
+    buffer: str  # the buffer with the frequencies
+    own_scale: bool  # whether the factor is read from its own tables at position 0
+    at_once: bool  # whether small calls may skip the decorators
 
     def __call__(self, orders: Orders, device: torch.device) -> Callable[..., Any]:
         original, buffer, own_scale = self.original, self.buffer, self.own_scale
@@ -234,8 +235,8 @@ class _ExactForward:
         where = first.where
         form = self.columns[first].form
         count = first.axes if where == "first" else None
-        # (name, axes) -> which coordinate and which frequency. They are on the device already, so
-        # that no call waits for a copy; the module may still move later.
+        # (name, axes) -> coordinates and frequencies. They are already on the device, so that no
+        # call waits for a copy; the module may still move later.
         chosen: dict[tuple[str, int], tuple[Tensor | None, Tensor | None]] = {}
         for call, columns in self.columns.items():
             axis, frequency = columns.in_order(orders[columns.form])
@@ -279,8 +280,8 @@ class _ExactForward:
         plain = where is None and form.packing == "cos, sin" and not form.inserted
         if not (plain and self.at_once) or any(index is not None for _, index in chosen.values()):
             return decorated
-        late.torch_operations()  # without it the door takes no tensors
-        # By the kind of layer: the names of what a call needs.
+        late.torch_operations()  # without it the fast path (`door`) takes no tensors
+        # For each kind of layer: the attributes that a call needs.
         named = {call.name[:-1] or None: (call.name + buffer, call.name + _SCALE) for call in found}
 
         @functools.wraps(decorated)

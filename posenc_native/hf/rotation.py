@@ -1,10 +1,10 @@
-"""What a rotary function does, found by calling it.
+"""Find out what a rotary function does by calling it.
 
-A rotary function gets heads and tables of cos and sin, and gives rotated heads. Every dim of its
+A rotary function gets heads and tables of cos and sin, and returns rotated heads. Every dim of its
 result is ``x[a] * cos[.., c] + sign * x[b] * sin[.., d]`` or ``x[a]``. One call with unit vectors
-for heads and whole numbers for tables shows a, b, c, d and sign. Two dims that share their angle
-are a pair; the function is then a rotation of pairs as `apply_rotary_tables` makes it. This file
-knows no name of a model or of a function.
+as heads and whole numbers as tables shows a, b, c, d and sign. Two dims that share their angle
+are a pair; the function is then a rotation of pairs, like `apply_rotary_tables`. This file
+contains no name of a model or function.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ __all__ = ["Rotation", "probe_function"]
 
 @dataclass
 class Rotation:
-    """What a rotary function does with tables of one form.
+    """The behavior of a rotary function with tables of one form.
 
     Attributes:
-        order: the angles in the order of the columns that it wants: of the pairs of a head, in
-            the order of `apply_rotary_tables`.
-        pairing: "half", "interleaved", a block size. None: its dims are no pairs, see `mixed`.
-        out_pairing: the same of the result: DeepSeek-V3 takes pairs 2i, 2i + 1 and gives them back
+        order: the angles in the order of the columns that it needs: those of the pairs of a head,
+            in the order of `apply_rotary_tables`.
+        pairing: "half", "interleaved", a block size. None: its dims are not pairs, see `mixed`.
+        out_pairing: the pairing of the result: DeepSeek-V3 takes pairs 2i, 2i + 1 and returns them
             as i, i + P.
-        inverse: whether it turns the other way.
+        inverse: whether it rotates in the other direction.
         mixed: without pairing, for every rotated dim: (a, angle of cos, b, angle of sin, sign).
-        part: of a head that is wider than what is rotated: "leading", "trailing"; "whole": there
-            is no such head.
-        prefix: whether tokens in front that have no row in the tables stay as they are.
-        keeps_dtype: whether float32 tables leave heads in the dtype that they have.
-        dims: how many dims of a head are rotated.
+        part: the rotated part of a head that is wider: "leading", "trailing"; "whole": heads cannot
+            be wider.
+        prefix: whether leading tokens that have no row in the tables stay unchanged.
+        keeps_dtype: whether heads keep their dtype when tables are float32.
+        dims: the number of rotated dims of a head.
         rows: `mixed`, transposed.
-        layouts: from (axes of a head tensor, axes of a table without `Form.inserted`,
-            unsqueeze_dim) the layout of the head tensor.
+        layouts: the layout of the head tensor, by (axes of a head tensor, axes of a table without
+            `Form.inserted`, unsqueeze_dim).
     """
 
     order: tuple[int, ...]
@@ -70,11 +70,11 @@ class Rotation:
 
     @property
     def keeps_pairs(self) -> bool:
-        """Whether it turns pairs that stay where they are."""
+        """Whether it rotates pairs without moving their dims."""
         return self.pairing is not None and self.out_pairing == "same"
 
     def layout(self, heads: tuple[Tensor, ...], table: torch.Size, dim: Any) -> str | None:
-        """The layout of heads that this rotation covers; else None."""
+        """The layout of heads that this rotation covers; otherwise None."""
         layout = self.layouts.get((heads[0].ndim, len(table), dim))
         if layout is not None:
             at, rows = layout.index("s"), table[-2]
@@ -95,7 +95,7 @@ class Rotation:
     ) -> tuple[Tensor, ...]:
         """x, or q and k, rotated; in one call unless they differ in more than their heads.
 
-        norms: what is still to be done with them before.
+        norms: the norms still to be applied to them.
         """
         shape, table = heads[0].shape, cos.shape
         if self.part == "whole" and shape[-1] != self.dims:
@@ -115,7 +115,7 @@ class Rotation:
         norms = norms or (None, None)
         written = tuple(map(_may_be_overwritten, heads, norms)) if inplace else (False, False)
         if len(heads) == 2 and written[0] == written[1] and _alike(*heads, *norms):
-            # In place, one tensor that is both q and k would be turned twice.
+            # In place, one tensor that is both q and k would be rotated twice.
             once = written[0] and heads[0] is not heads[1]
             return self._turn(heads, norms, cos, sin, layout, once)
         each = zip(heads, norms, written, strict=False)
@@ -130,7 +130,7 @@ class Rotation:
         layout: str,
         inplace: bool,
     ) -> tuple[Tensor, ...]:
-        """q and k (None: q alone) rotated in one call, which does their norms too if these wait."""
+        """q and k (None: only q) rotated in one call, which also applies their pending norms."""
         (q, k), (of_q, of_k) = heads, norms
         start = q.shape[-1] - self.dims if self.part == "trailing" else 0
         if of_q is None:
@@ -148,7 +148,7 @@ class Rotation:
         return normed
 
     def _mix(self, x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
-        """Dims whose cos and sin have angles of their own; rounded once."""
+        """Rotates dims whose cos and sin have different angles; rounded once."""
         a, of_cos, b, of_sin, sign = self.rows.to(x.device)
         letters = "bs"[3 - cos.ndim :]
         shape = [x.shape[i] if n in letters else 1 for i, n in enumerate(layout[:-1])] + [-1]
@@ -161,14 +161,14 @@ class Rotation:
 
 
 def _may_be_overwritten(x: Tensor, norm: PutOff | None) -> bool:
-    """Whether x may be written over: not if autograd may need it or if it shows a value twice."""
+    """Whether x may be overwritten: not if autograd may need it or if x shows a value twice."""
     weight = None if norm is None else norm.weight
     wanted = x.requires_grad or (weight is not None and weight.requires_grad)
     return not (torch.is_grad_enabled() and wanted) and 0 not in x.stride()
 
 
 def _as_normed(x: Tensor, norm: PutOff | None) -> Tensor:
-    """x in the dtype that its norm gives."""
+    """x in the dtype that its norm returns."""
     if (
         norm is not None
         and norm.promotes
@@ -180,7 +180,7 @@ def _as_normed(x: Tensor, norm: PutOff | None) -> Tensor:
 
 
 def _alike(q: Tensor, k: Tensor, of_q: PutOff | None, of_k: PutOff | None) -> bool:
-    """Whether they differ in heads alone, or in tokens, which is an error with one table."""
+    """Whether they differ only in heads, or in tokens, which is an error with one table."""
     if of_q is not None and of_k is not None:
         options = (of_q.eps, of_q.offset, over(of_q, q)), (of_k.eps, of_k.offset, over(of_k, k))
         if options[0] != options[1]:
@@ -200,7 +200,7 @@ _Dim = tuple[int, int, int, int, int]  # a, angle of cos, b, angle of sin, sign
 
 
 def probe_function(original: Callable[..., Any], form: Form) -> Rotation:
-    """What a rotary function does with tables of one form.
+    """The behavior of a rotary function with tables of one form.
 
     Raises:
         NotServed: it takes other arguments, or does something else.
@@ -208,7 +208,7 @@ def probe_function(original: Callable[..., Any], form: Form) -> Rotation:
     title = title_of(original)
     probe = _FunctionProbe(original, rotary_arguments(original), form)
     width, extra = len(form.columns), 6
-    # Tables are as wide as what is rotated, or have one column a pair.
+    # Tables are as wide as the rotated part, or have one column per pair.
     for size in (width, 2 * width):
         rows = probe.rows(size)
         if rows is not None:
@@ -219,7 +219,7 @@ def probe_function(original: Callable[..., Any], form: Form) -> Rotation:
         raise NotServed(f"{title} rotates in an unknown way")
     rotation = _as_rotation(rows, form.angles)  # type: ignore[arg-type]
     wider = probe.rows(size + extra)
-    if wider:  # else it takes only heads that are as wide as what is rotated
+    if wider:  # otherwise it only takes heads that are as wide as the rotated part
         shifted = [row and (row[0] + extra, row[1], row[2] + extra, *row[3:]) for row in rows]
         if wider == [*rows, *[None] * extra]:
             rotation.part = "leading"
@@ -250,7 +250,7 @@ class _FunctionProbe:
             yield layout, "bs" if rank - len(self.form.inserted) == 3 else "s", dim
 
     def call(self, heads: list[Tensor], cos: Tensor, sin: Tensor, dim: Any) -> list[Tensor] | None:
-        """The rotated heads; None if the function does not take these."""
+        """The rotated heads; None if the function does not take these arguments."""
         for axis in self.form.inserted:
             cos, sin = cos.unsqueeze(axis), sin.unsqueeze(axis)
         names = self.arguments
@@ -266,7 +266,7 @@ class _FunctionProbe:
             given["unsqueeze_dim"] = dim
         try:
             results = self.original(**given)
-        except Exception:  # whatever a model may raise
+        except Exception:  # any error of a model
             return None
         results = results if isinstance(results, (tuple, list)) else (results,)
         if len(results) != len(heads) or any(
@@ -277,7 +277,7 @@ class _FunctionProbe:
         return list(results)
 
     def rows(self, size: int) -> list[_Dim | None] | None:
-        """What every dim of a head of this size is made of; None for one that stays as it is.
+        """The `_Dim` of every dim of a head of this size; None for a dim that stays unchanged.
 
         None if the function does not take such heads.
         """
@@ -285,7 +285,7 @@ class _FunctionProbe:
         # Whole numbers that differ from each other, and from 1.
         cos = torch.arange(2, width + 2, dtype=torch.float32)
         sin = cos + width
-        # A head for each dim, and one more: as many heads as columns could be mixed up with these.
+        # One head per dim, and one more: a count equal to that of the columns would be ambiguous.
         unit, count = torch.eye(size + 1, size, dtype=torch.float32), size + 1
         results = None
         for layout, axes, dim in self.shapes():
@@ -308,7 +308,7 @@ class _FunctionProbe:
         return found  # type: ignore[return-value]
 
     def _row(self, column: Tensor) -> tuple[int, ...] | None:
-        """A `_Dim` from the share of every dim in one; (a,) where that is 1; None for others."""
+        """A `_Dim` from the share of every dim in one; (a,) if that is 1; None for others."""
         columns, width = self.form.columns, len(self.form.columns)
         shares = {int(i): float(column[i]) for i in column.nonzero()}
         if len(shares) == 1:
@@ -323,7 +323,7 @@ class _FunctionProbe:
         return a, columns[of_cos], b, columns[of_sin], 1 if sin > 0 else -1
 
     def find_layouts(self, rotation: Rotation) -> None:
-        """Fill in layouts, prefix and keeps_dtype by what the function gives for random heads."""
+        """Fill in layouts, prefix and keeps_dtype from the function's results for random heads."""
         random = torch.Generator("cpu").manual_seed(0)
 
         def numbers(*shape: int) -> Tensor:
@@ -356,7 +356,7 @@ class _FunctionProbe:
 
 
 def _as_rotation(rows: list[_Dim], angles: int) -> Rotation:
-    """The rotation of pairs that gives these dims; of single dims where their angles differ."""
+    """The rotation of pairs that gives these dims; of single dims if their angles differ."""
     pairs = len(rows) // 2
     dims = torch.arange(2 * pairs)
     places: dict[Any, Tensor] = {
@@ -367,7 +367,7 @@ def _as_rotation(rows: list[_Dim], angles: int) -> Rotation:
         if len(rows) % (2 * blocks) == 0:
             in_blocks = dims.reshape(blocks, 2, -1).transpose(0, 1).flatten(1)
             places[len(rows) // blocks] = in_blocks
-    # First those that leave pairs where they are.
+    # First those that do not move the dims of a pair.
     moves = sorted(itertools.product(places, places), key=lambda move: move[0] != move[1])
     for (pairing, out_pairing), inverse in itertools.product(moves, (False, True)):
         order = []

@@ -1,6 +1,6 @@
-"""Which functions of a model rotate, and which modules make their tables.
+"""Recognize the functions of a model that rotate, and the modules that make their tables.
 
-Functions are told by the names of their arguments, modules by the names of their buffers.
+Functions are recognized by the names of their arguments, modules by the names of their buffers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = [
 
 # --- functions ------------------------------------------------------------------------------------
 
-# Names of arguments that are tables, whole or as beginnings.
+# Names of arguments that are tables, or the beginnings of such names.
 _ONE_TABLE = ("freqs_ci", "sinusoidal_pos")
 
 
@@ -46,12 +46,12 @@ def takes_positions(function: Any) -> bool:
 
 
 def title_of(function: Callable[..., Any]) -> str:
-    """What errors call a function."""
+    """The name of a function in errors."""
     return getattr(function, "__name__", type(function).__name__)
 
 
 def _argument_names(function: Any) -> list[str]:
-    """The names; none for what is not a function, or for a builtin that does not tell."""
+    """The names; empty for a non-function, or for a builtin without a signature."""
     if not callable(function) or isinstance(function, type):
         return []
     try:
@@ -66,8 +66,8 @@ class RotaryArguments:
 
     names: tuple[str, ...]  # all of them, in order
     tables: tuple[str, ...]  # (cos, sin), or the one with both
-    heads: tuple[str, ...]  # those that are rotated; (): as many of the first as there are results
-    positions: tuple[str, ...]  # those that must be there and say nothing that tables do not
+    heads: tuple[str, ...]  # the rotated ones; (): the first arguments, one for each result
+    positions: tuple[str, ...]  # required ones that add nothing to the tables
     defaults: dict[str, Any]  # of the others
 
     def given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class RotaryArguments:
         return dict(zip(self.names, args, strict=False)) | kwargs
 
     def heads_in(self, call: ast.Call, results: int = 0) -> list[str]:
-        """The variables that a call in some source has for heads; "" for what is no variable."""
+        """The variables that a call in the source passes as heads; "" for other expressions."""
         keywords = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
         given = self.given(tuple(call.args), keywords)
         return [getattr(given.get(head), "id", "") for head in self.heads or self.names[:results]]
@@ -85,7 +85,7 @@ def rotary_arguments(function: Callable[..., Any]) -> RotaryArguments:
     """The arguments of a function that `takes_tables`.
 
     Raises:
-        NotServed: they are not those of a rotation of one tensor or of two.
+        NotServed: they do not fit a rotation of one tensor or of two.
     """
     parameters = {
         name: parameter
@@ -97,7 +97,7 @@ def rotary_arguments(function: Callable[..., Any]) -> RotaryArguments:
     required = [n for n in names if parameters[n].default is inspect.Parameter.empty]
     positions = tuple(n for n in required if n == "position_ids")
     heads = tuple(n for n in names if n not in (*tables, *positions) and n in (*required, "k"))
-    # The heads stand together, before the tables or after them.
+    # The heads are consecutive, before the tables or after them.
     first = [names.index(n) for n in (*heads, *tables)][: len(heads)]
     together = bool(heads) and first[-1] - first[0] == len(heads) - 1
     if len(heads) not in (1, 2) or not together:
@@ -111,10 +111,10 @@ def rotary_arguments(function: Callable[..., Any]) -> RotaryArguments:
 
 
 def table_names(module: nn.Module) -> tuple[str, ...]:
-    """What stands before ``inv_freq`` in names of buffers; nothing if it is no rotary embedding.
+    """The prefixes of ``inv_freq`` in names of buffers; empty if it is no rotary embedding.
 
-    Most have ``inv_freq`` itself. Models whose kinds of layer differ (Gemma 3) have one a kind:
-    ``sliding_attention_inv_freq``, ``full_attention_inv_freq``.
+    Most modules have ``inv_freq`` itself. Models whose kinds of layers differ (Gemma 3) have one
+    for each kind: ``sliding_attention_inv_freq``, ``full_attention_inv_freq``.
     """
     return tuple(
         name.removesuffix("inv_freq")
@@ -128,19 +128,20 @@ def table_names(module: nn.Module) -> tuple[str, ...]:
 
 def constant_name(module: nn.Module) -> str | None:
     """The name of a module's only buffer, if that is a table of complex numbers."""
-    names = [name for name, _ in module._buffers.items()]  # those of torch.jit have no iterator
+    names = [name for name, _ in module._buffers.items()]  # torch.jit's have no iterator
     return names[0] if len(names) == 1 and names[0].startswith("freqs_ci") else None
 
 
 def is_compiled(module: nn.Module) -> bool:
-    """Whether torch.jit has compiled a module, scripted or traced: no method can be replaced."""
+    """Whether torch.jit has scripted or traced a module: its methods cannot be replaced."""
     return isinstance(module, torch.jit.ScriptModule)
 
 
 def may_take_tables(module: nn.Module) -> bool:
     """Whether a compiled module has a method with an argument besides the hidden states.
 
-    What it calls inside cannot be asked. One of a single argument (an MLP) gets no tables.
+    The functions that it calls cannot be inspected. A module with a single argument (an MLP) gets
+    no tables.
     """
     code: Any = module._c
     methods = map(code._get_method, code._method_names())
@@ -148,7 +149,7 @@ def may_take_tables(module: nn.Module) -> bool:
 
 
 def makes_tables(module: nn.Module) -> bool:
-    """Whether a module looks like one whose output a rotary function gets."""
+    """Whether a module looks like one whose output goes to a rotary function."""
     return bool(
         table_names(module)
         or constant_name(module)
@@ -157,14 +158,14 @@ def makes_tables(module: nn.Module) -> bool:
 
 
 def forward_arguments(module: nn.Module) -> list[str]:
-    """Names of the arguments of a forward, self included; none of a compiled one."""
+    """Names of the arguments of a forward, self included; empty for a compiled module."""
     if is_compiled(module):
         return []
     return list(inspect.signature(type(module).forward).parameters)
 
 
 def with_own_buffers(module: nn.Module) -> nn.Module:
-    """A copy with buffers of its own; a call may change them. A configuration is not copied."""
+    """A copy with separate buffers, which a call may change. A configuration is not copied."""
     result = copy.copy(module)
     own = {name: each if each is None else each.clone() for name, each in module._buffers.items()}
     result.__dict__["_buffers"] = own
@@ -172,7 +173,7 @@ def with_own_buffers(module: nn.Module) -> nn.Module:
 
 
 def with_marked_frequencies(module: nn.Module, name: str) -> nn.Module:
-    """A copy with frequencies that are far apart, which those of a model need not be."""
+    """A copy with frequencies that are far apart, which a model's own need not be."""
     result = with_own_buffers(module)
     for ending in ("inv_freq", "original_inv_freq"):
         buffer = result._buffers.get(name + ending)
@@ -183,7 +184,7 @@ def with_marked_frequencies(module: nn.Module, name: str) -> nn.Module:
 
 
 def cos_and_sin(result: Any, module: nn.Module) -> tuple[Tensor, Tensor]:
-    """cos and sin out of what a rotary-embedding module gives."""
+    """cos and sin from the result of a rotary-embedding module."""
     if isinstance(result, Tensor) and result.is_complex():
         return result.real, result.imag
     if (

@@ -1,11 +1,11 @@
-"""How the modules of a model make tables of cos and sin, found by calling them.
+"""Find out how the modules of a model make tables of cos and sin, by calling them.
 
-A rotary-embedding module of transformers turns positions into a table, every column of which is the
-cos or sin of one coordinate times one frequency. Which coordinate and which frequency differs from
-model to model: text repeats all frequencies in halves or in pairs, M-RoPE shares them out among
-time, height and width, vision towers put height beside width. `probe_tables` finds both for every
-column, with a copy of the module whose frequencies can be told apart. It knows no name of a model
-or of a class. A module that does not answer like one of these forms raises `NotServed`.
+A rotary-embedding module of transformers turns positions into a table. Each of its columns is the
+cos or sin of one coordinate times one frequency. The coordinates and frequencies differ from model
+to model: text repeats all frequencies in halves or in pairs, M-RoPE divides them among time, height
+and width, vision towers put height next to width. `probe_tables` finds both for every column, with
+a copy of the module whose frequencies can be told apart. It contains no name of a model or class. A
+module that fits none of these forms raises `NotServed`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def probe_tables(module: nn.Module) -> Tables:
     """How a module makes its tables.
 
     Args:
-        module: on the CPU, with float32 frequencies. It is left as it is.
+        module: on the CPU, with float32 frequencies. It is not changed.
 
     Raises:
         NotServed: its columns are not cos(coordinate * frequency) * attention_scaling and so on.
@@ -63,7 +63,7 @@ def probe_tables(module: nn.Module) -> Tables:
 
 
 def _patch_centres(height: int, width: int, device: torch.device) -> Tensor:
-    """Centres of height x width patches of a square of side 2 around 0, float64 [2, patches].
+    """Centers of height x width patches of a square with side 2 around 0, float64 [2, patches].
 
     Source: Simeoni et al. 2025, "DINOv3".
     """
@@ -75,7 +75,7 @@ def _patch_centres(height: int, width: int, device: torch.device) -> Tensor:
 
 
 def _image_tables(module: nn.Module) -> Tables:
-    """A module that makes tables of the patches of an image, from their centres: DINOv3."""
+    """A module that makes tables for the patches of an image, from their centers: DINOv3."""
     kind, original = type(module).__name__, type(module).forward
     patch = getattr(getattr(module, "config", None), "patch_size", None)
     if patch is None or table_names(module) != ("",):
@@ -90,7 +90,7 @@ def _image_tables(module: nn.Module) -> Tables:
     def own(probe: nn.Module, height: int, width: int) -> tuple[Tensor, Tensor]:
         try:
             result = original(probe.eval(), image(height, width))
-        except Exception as error:  # whatever a model may raise
+        except Exception as error:  # any error of a model
             raise NotServed(f"{kind} cannot be probed with an image: {error}") from error
         return cos_and_sin(result, module)
 
@@ -114,7 +114,7 @@ def _image_tables(module: nn.Module) -> Tables:
             device = pixel_values.device
             exact = table_dtype(pixel_values)
             if self.training:
-                # The module changes coordinates at random here, and goes on doing so; in float32.
+                # In training the module changes coordinates at random; this stays, in float32.
                 shape = pixel_values.new_zeros((), dtype=exact).expand(pixel_values.shape)
                 cos, sin = original(self, shape)
                 return cos[..., first.to(device)], sin[..., first.to(device)]
@@ -139,11 +139,11 @@ def _image_tables(module: nn.Module) -> Tables:
     return Tables((form,), make)
 
 
-# --- tables that a model keeps --------------------------------------------------------------------
+# --- tables that a model stores -------------------------------------------------------------------
 
 
 def _sine_embedding(module: nn.Module) -> Tables:
-    """An embedding whose rows are the sines and cosines of their number: RoFormer."""
+    """An embedding whose rows are the sines and cosines of their index: RoFormer."""
     kind, weight = type(module).__name__, getattr(module, "weight", None)
     if not isinstance(weight, Tensor) or weight.ndim != 2 or weight.shape[1] % 2:
         raise NotServed(f"{kind} has no table of sines")
@@ -151,7 +151,7 @@ def _sine_embedding(module: nn.Module) -> Tables:
     frequencies = 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     rows = min(len(weight), 64)
     cos, sin = rotary_tables(rows, frequencies, dtype=torch.float32)
-    # The weights may have been cast, hence the wide bound.
+    # The bound is wide because the weights may have been cast.
     own = weight[:rows].float()
     if not torch.allclose(torch.cat((sin, cos), dim=1), own, rtol=0, atol=1e-2):
         raise NotServed(f"{kind} computes its tables in its own way")
@@ -179,10 +179,10 @@ def _sine_embedding(module: nn.Module) -> Tables:
 
 
 def _constant_table(module: nn.Module, name: str) -> Tables:
-    """A table of complex numbers for the patches of one size of image: the vision of Llama 4.
+    """A table of complex numbers for the patches of one image size: the vision encoder of Llama 4.
 
-    Its rows show multiples of the axial frequencies of its configuration, first those of one
-    coordinate, then of the other. Which multiples is read off the columns of frequency 1.
+    Its rows are multiples of the axial frequencies of its configuration, first for one coordinate,
+    then for the other. The columns of frequency 1 show which multiples.
     """
     kind, table = type(module).__name__, cast(Tensor, module._buffers[name])
     parameters = getattr(getattr(module, "config", None), "rope_parameters", None) or {}
@@ -194,7 +194,7 @@ def _constant_table(module: nn.Module, name: str) -> Tables:
     multiples = torch.arange(len(rows) + 1, dtype=torch.float32)
     circle = torch.polar(torch.ones_like(multiples), multiples)
     positions = torch.stack([(rows[:, [a]] - circle).abs().argmin(dim=1) for a in (0, count)])
-    # In float32 and in these steps, as transformers does it.
+    # In float32 and in the same steps as transformers.
     frequencies = 1.0 / (base ** (torch.arange(0, pairs, 2).float() / pairs))
     axis_map = torch.arange(2).repeat_interleave(count)
     cos, sin = rotary_tables(positions, frequencies.repeat(2), axis_map=axis_map)

@@ -1,4 +1,4 @@
-"""What is known of published models: configurations, facts and weights, as arguments of `Rotary`.
+"""Configurations, facts and weights of published models, as arguments of `Rotary`.
 
-Nothing here makes a rotation. `Rotary.from_config` and `Rotary.preset` call this room.
+Nothing in this package rotates. `Rotary.from_config` and `Rotary.preset` call it.
 """

@@ -1,8 +1,8 @@
 """Hugging Face model configurations as the arguments of `Rotary`.
 
-fields.py finds the entries of a configuration, layers.py says which of its layers rotate. What
-configurations leave to the code of their models (pairing, defaults of older files, position axes,
-layers without rotary encoding) stands in facts.json. transformers itself is not needed.
+fields.py finds the entries of a configuration; layers.py determines which layers rotate. facts.json
+holds what configurations leave to the code of their models: the pairing, defaults of older files,
+position axes, layers without rotary encoding. transformers itself is not needed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .layers import ConfigLayers, has_attention
 
 _OLD_ROPE_TYPES = {"mrope": "default", "su": "longrope"}
 
-# Entries in which a configuration may speak of a rotary encoding.
+# Entries that may describe a rotary encoding.
 _ROTARY = ("rope_parameters", "rope_scaling", *BASES, "rotary_dim")
 
 
@@ -45,31 +45,31 @@ def rotary_arguments(
     """Arguments of `Rotary` for the attention layers of a Hugging Face model.
 
     Args:
-        config: a configuration object of transformers, the mapping that a config.json holds, or the
-            path of that file or of its folder. For a model of several modalities the
-            ``text_config`` is read; its ``vision_config`` may be given by itself, if
-            `vision_rotary` knows the model. The rotary parameters may be in ``rope_parameters``,
-            flat or by layer type, or in ``rope_theta`` and ``rope_scaling``.
-        layer_type: which layers, such as "full_attention" or "sliding_attention", where they
-            differ.
-        layer: number of a layer, in place of its type; needed where layers of one type differ.
+        config: a configuration object of transformers, the mapping in a config.json, or the path of
+            that file or of its folder. If the model has several modalities, its ``text_config`` is
+            read; its ``vision_config`` may be passed by itself, if `vision_rotary` knows the model.
+            The rotary parameters may be in ``rope_parameters``, flat or by layer type, or in
+            ``rope_theta`` and ``rope_scaling``.
+        layer_type: the type of the layers, such as "full_attention" or "sliding_attention", if
+            types differ.
+        layer: index of a layer, instead of its type; needed if layers of one type differ.
         seq_len: length of the sequence, for the scalings that depend on it (dynamic, longrope).
-            Without it they are as for short sequences.
+            Without it the scaling is the one for short sequences.
 
     Returns:
         ``head_dim``, ``base``, ``rotary_dim``, ``pairing``, ``scaling``, ``axis_map`` (int64
-        [rotary_dim // 2] or None) and ``rotary_start``. In multi-head latent attention, where the
-        rotated dims are a tensor of their own, head_dim is the width of that tensor. ``inv_freq``
-        and ``scale`` stand in place of base, rotary_dim and scaling for the rare model that these
-        do not describe: one whose share of the head is an odd number of dims, of which it rotates
-        one more, or one that turns backward (NanoChat). A vision encoder has head_dim, inv_freq,
-        pairing and axis_map.
+        [rotary_dim // 2] or None) and ``rotary_start``. In multi-head latent attention the rotated
+        dims are a separate tensor, and head_dim is its width. A few models cannot be described by
+        base, rotary_dim and scaling: they have ``inv_freq`` and ``scale`` instead. These are models
+        whose share of the head is an odd number of dims, of which they rotate one more, and models
+        that rotate backward (NanoChat). A vision encoder has head_dim, inv_freq, pairing and
+        axis_map.
 
     Raises:
         ValueError: no rotary encoding in these layers or at all, an entry that is missing or
-            nonsense, a layer_type or layer that is missing or unknown, a model whose rotation these
+            invalid, a layer_type or layer that is missing or unknown, a model whose rotation these
             arguments cannot express.
-        TypeError: config or an entry of the wrong kind.
+        TypeError: config or an entry of the wrong type.
         OSError: a file that cannot be read.
 
     Example:
@@ -78,12 +78,12 @@ def rotary_arguments(
         {'head_dim': 16, 'base': 500000.0, 'rotary_dim': 16, 'pairing': 'half', 'scaling': None,
          'axis_map': None, 'rotary_start': 0}
 
-    A config.json may leave out whatever its model's class has a default for. The defaults of the
-    rotary encoding are known here. A size that is missing is an error;
+    A config.json may leave out any entry for which its model's class has a default. The defaults of
+    the rotary encoding are known here. A missing size is an error;
     ``transformers.AutoConfig.from_pretrained`` gives the complete object.
 
     Source: ``configuration_*.py``, ``modeling_*.py`` and ``modeling_rope_utils.py`` of
-    transformers 5.23. Unlike there, "truncate" of YaRN counts in the entry of a layer type too.
+    transformers 5.23. Unlike there, YaRN's "truncate" is also read in the entry of a layer type.
     """
     model = Configuration.read(config, "Rotary.from_config")
     return model.rotary_arguments(layer_type, layer, seq_len)
@@ -91,17 +91,17 @@ def rotary_arguments(
 
 @dataclass(frozen=True)
 class LayerGroup:
-    """Layers of a model that rotate alike; `layers` is empty where they have no numbers."""
+    """Layers of a model that rotate alike; `layers` is empty if they have no indices."""
 
     layer_type: str | None
     layers: tuple[int, ...]
     arguments: dict[str, Any] | None  # of Rotary; None for layers without rotary encoding
-    softmax_correction: float = 1.0  # factor of the softmax scale that the model applies beside it
+    softmax_correction: float = 1.0  # the model also multiplies the softmax scale by it
 
 
 @dataclass(frozen=True)
 class Configuration(ConfigLayers):
-    """What a configuration says of its language model, or of its vision encoder.
+    """The configuration of a language model, or of a vision encoder.
 
     The facts of its model_type add what it leaves out.
     """
@@ -148,7 +148,7 @@ class Configuration(ConfigLayers):
         return result
 
     def groups(self, seq_len: int | None = None) -> list[LayerGroup]:
-        """All attention layers, those that rotate alike together."""
+        """All attention layers, grouped by how they rotate."""
         return [
             replace(group, softmax_correction=softmax_correction(group.arguments.get("scaling")))
             if self.facts.corrects_softmax and group.arguments is not None
@@ -173,7 +173,7 @@ class Configuration(ConfigLayers):
                 if name not in without or name is None
             ]
             return rotating + [LayerGroup(name, (), None) for name in without]
-        # What layers have of their own tells which are alike: there may be thousands of them.
+        # Layers are compared by their own entries: there may be thousands of layers.
         keys: dict[str, str] = {}
         members: dict[str, list[int]] = {}
         values: dict[str, tuple[str | None, dict[str, Any] | None]] = {}
@@ -185,7 +185,7 @@ class Configuration(ConfigLayers):
             if own not in keys:
                 if len(keys) == KIND_LIMIT:
                     expected = f"layers of at most {KIND_LIMIT} kinds"
-                    self._wrong("num_hidden_layers", expected, "more of them")
+                    self._wrong("num_hidden_layers", expected, "more")
                 rotation = None if layer in nope else self.rotary_arguments(None, layer, seq_len)
                 keys[own] = f"{name} {_comparable(rotation)}"
                 values.setdefault(keys[own], (name, rotation))
@@ -216,7 +216,7 @@ class Configuration(ConfigLayers):
 
     @property
     def names_a_base(self) -> bool:
-        """Whether it is the configuration, and not the class of the model, that has the base."""
+        """Whether the base comes from the configuration, and not from the class of the model."""
         given = self._given()
         everywhere = [given, *by_layer_type(given).values()]
         named = (parameters.get("rope_theta") for parameters in everywhere)
@@ -226,10 +226,10 @@ class Configuration(ConfigLayers):
         model_type = self.model_type
         if self.facts.refused:
             got = f"{model_type}, which {self.facts.refused}"
-            self._wrong("model_type", "a model whose pairs turn as its configuration says", got)
+            self._wrong("model_type", "a model that rotates as its configuration says", got)
         if self._of_images() and not self.sees:
-            got = f"{model_type}, which sees images in a way of its own"
-            self._wrong("model_type", "a language model or one of VISION_MODELS", got)
+            got = f"{model_type}, which encodes images in another way"
+            self._wrong("model_type", "a language model or one that vision_rotary knows", got)
         rule = self.facts.rotary_if
         if rule is not None and not self._is_rotary():
             expected = f"{rule['value']!r}, or this {model_type} has no rotary encoding"
@@ -262,13 +262,13 @@ class Configuration(ConfigLayers):
         result = axial_arguments(head_dim, **axial)
         if axial.get("tiled"):
             got = f"{self.model_type}: see vision_rotary({self._vision_name!r}, {head_dim})"
-            self._wrong("model_type", "a model whose pairs turn by one angle each", got)
+            self._wrong("model_type", "a model with one angle per pair", got)
         return result
 
     # Parameters
 
     def _entries(self) -> dict[str, dict[str, Any]]:
-        """The rotary parameters by layer type; empty where all layers have the same."""
+        """The rotary parameters by layer type; empty if all layers share them."""
         given = self._given()
         defaults = self.facts.defaults or {}
         by_type = {
@@ -297,13 +297,13 @@ class Configuration(ConfigLayers):
         return result
 
     def _flat(self) -> Mapping[str, Mapping[str, Any]]:
-        """How a flat rope_scaling is meant where layers differ: the fact of this name."""
+        """The meaning of a flat rope_scaling if layers differ: the fact of this name."""
         if not self.facts.flat and self._bases()[1] is not None:
             return facts_of("gemma3_text").flat
         return self.facts.flat
 
     def _parameters(self, layer_type: str | None) -> dict[str, Any]:
-        """What holds for the layer type, in the form of today; rope_theta is always there."""
+        """The parameters of the layer type, under their current names, always with rope_theta."""
         given, (base, _) = self._given(), self._bases()
         entries = self._entries()
         if entries:
@@ -327,7 +327,7 @@ class Configuration(ConfigLayers):
         self._wrong_argument("layer_type", f"one of {', '.join(map(str, known))}", layer_type)
 
     def _parts(self) -> str:
-        """Why nothing was found, if perhaps it is in a part of the configuration."""
+        """The reason why nothing was found, with parts of the configuration where it may be."""
         parts = [
             key
             for key, value in self.fields.items()
@@ -335,7 +335,7 @@ class Configuration(ConfigLayers):
         ]
         see = f" (but see its {', '.join(parts)})" if parts else ""
         of = f" of {self.model_type}" if self.fields.get("model_type") else ""
-        return f"a configuration{of} in which nothing speaks of a rotary encoding{see}"
+        return f"a configuration{of} without one{see}"
 
     def _of_layers(self, layer_type: str | None, layer: int | None) -> dict[str, Any]:
         """Parameters that only some layers have: a base, or no scaling."""
@@ -350,7 +350,7 @@ class Configuration(ConfigLayers):
                 continue
             own = self._of_layer(i)
             if found and own != found[0]:
-                self._wrong_argument("layer", "the number of a layer: they differ", None)
+                self._wrong_argument("layer", "the index of a layer, because they differ", None)
             found = [own]
         return found[0] if found else {}
 
@@ -368,7 +368,7 @@ class Configuration(ConfigLayers):
         return None if scaled is None else frozenset(scaled)
 
     def _head_dim(self, layer_type: str | None, layer: int | None) -> int:
-        """Width of what is rotated: the head, or the part that latent attention splits off."""
+        """Width of the rotated tensor: the head, or the part that latent attention splits off."""
         fields = {**self.fields, **self._own_fields(layer_type, layer)}
         latent = fields.get("qk_rope_head_dim")
         value = None if self.facts.trailing else latent
@@ -381,7 +381,7 @@ class Configuration(ConfigLayers):
         return self._head_size(value)
 
     def _own_fields(self, layer_type: str | None, layer: int | None) -> Mapping[str, Any]:
-        """What the configuration says of this layer alone, or of the first of this type."""
+        """The entries for only this layer, or for the first layer of this type."""
         if "per_layer_config" not in self.fields:
             default = self.facts.global_head_dim
             if default is not None and layer_type == "full_attention":
@@ -398,7 +398,7 @@ class Configuration(ConfigLayers):
 
     @cached_property
     def _by_layer(self) -> dict[int, Mapping[str, Any]]:
-        """The sizes in per_layer_config, by number."""
+        """The sizes in per_layer_config, by layer index."""
         given = self.fields.get("per_layer_config") or {}
         return {
             int(layer): {key: values[key] for key in SIZES if key in values}
@@ -426,7 +426,7 @@ class Configuration(ConfigLayers):
         if not 0 < rotary_dim + rotary_dim % 2 <= head_dim:
             if rotary_dim == head_dim:
                 self._wrong("head_dim", "an even int", head_dim)
-            expected = f"a rotary_dim in 1 .. {head_dim}, an odd one below"
+            expected = f"a rotary_dim in 1 .. {head_dim}, below it if odd"
             self._wrong("partial_rotary_factor", expected, rotary_dim)
         return rotary_dim
 
@@ -466,7 +466,7 @@ class Configuration(ConfigLayers):
 
     def _rope_type(self, parameters: Mapping[str, Any]) -> str:
         rope_type = named_rope_type(parameters)
-        # How axial frequencies lie in a head is not in a configuration.
+        # A configuration cannot describe the order of axial frequencies in a head.
         known = [name for name in ROTARY_SCALINGS if name != "axial"]
         if rope_type not in known:
             self._wrong("rope_type", f"one of {', '.join(known)}", rope_type)
@@ -474,16 +474,16 @@ class Configuration(ConfigLayers):
 
 
 def named_rope_type(parameters: Mapping[str, Any]) -> str:
-    """The type of scaling that these parameters name, under its name of today."""
+    """The type of scaling that these parameters name, under its current name."""
     named = named_type(parameters)
     rope_type = _OLD_ROPE_TYPES.get(named, named)
-    if rope_type == "yarn" and "short_factor" in parameters:  # so the first Phi-3 files name it
+    if rope_type == "yarn" and "short_factor" in parameters:  # its name in the first Phi-3 files
         rope_type = "longrope"
     return rope_type
 
 
 def _beside_scaling(defaults: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Those of the default parameters that hold whatever the scaling."""
+    """The default parameters that apply with any scaling."""
     keys = ("rope_theta", "partial_rotary_factor", "attention_factor")
     return {key: defaults[key] for key in keys if key in defaults} if defaults else {}
 

@@ -1,10 +1,11 @@
-"""The entries of a configuration that are read: of which kind each is, and how large it may be.
+"""The entries of a configuration that are read, with their types and limits.
 
-Anyone can write a config.json, so each entry is checked once, when the configuration is read
-(fields.py). What depends on others (a head that divides a width) is checked where it is used.
+A config.json is untrusted, so each entry is checked once, when the configuration is read
+(fields.py). Conditions that involve several entries (a head that divides a width) are checked where
+they are used.
 
-Bounds are far beyond all models, and so low that everything is answered within a second: with the
-widest head, the most layers and the most kinds of layers too.
+The limits are far above all models, and low enough that every call returns within a second, even
+with the widest head, the most layers and the most kinds of layers.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from posenc_native.base.arguments import wrong_type, wrong_value
 from posenc_native.spectra.scaling import ROTARY_SCALINGS
 
 HEAD_LIMIT = 2**13  # dims of a head; published ones have up to 576
-WIDTH_LIMIT = 2**20  # of a model, and its heads; published ones are up to 20,480 wide
+WIDTH_LIMIT = 2**20  # width of a model, and number of its heads; published widths reach 20,480
 LAYER_LIMIT = 2**12  # DeepNet, the deepest, has 1000
 KIND_LIMIT = 16  # kinds of layers; published models have up to 3 that rotate
 AXIS_LIMIT = 16  # sections of M-RoPE; 3 or 4
 LENGTH_LIMIT = 2**53  # positions that float64 can tell apart
 NAME_LIMIT = 128  # characters
-PART_LIMIT = 8  # a configuration in a configuration in ...: 2
+PART_LIMIT = 8  # levels of nested configurations; published ones have 2
 
-# Raises unless the value is as it should be: function, what errors call the entry, value.
+# Raises unless the value is valid. Arguments: function, name of the entry in errors, value.
 _Kind = Callable[[str, str, Any], object]
 
 
@@ -44,11 +45,11 @@ def _count(limit: int) -> _Kind:
 
 
 def _shown(value: float | str) -> str:
-    """A value in an error; of a long one, how long it is."""
+    """A value in an error, or the length of a long one."""
     if isinstance(value, int) and abs(value) >= 10**NAME_LIMIT:
         return f"an int of more than {NAME_LIMIT} digits"
     text = repr(value)
-    return text if len(text) <= NAME_LIMIT else f"one of {len(text)} characters"
+    return text if len(text) <= NAME_LIMIT else f"a value of {len(text)} characters"
 
 
 def _number(limit: float | None = None) -> _Kind:
@@ -77,7 +78,7 @@ def _text(limit: int = NAME_LIMIT) -> _Kind:
 
 
 def _one_of(kinds: Mapping[type, _Kind], otherwise: _Kind) -> _Kind:
-    """The kind that goes with the type of a value."""
+    """The check for the type of a value."""
 
     def check(function: str, name: str, value: Any) -> None:
         found = (kind for of_type, kind in kinds.items() if isinstance(value, of_type))
@@ -99,12 +100,12 @@ def _list_of(kind: _Kind, limit: int) -> _Kind:
 
 
 def _listed_or(kind: _Kind) -> _Kind:
-    """Also a list, for models whose layers differ in this; whoever needs one number refuses it."""
+    """Also accepts a list, if layers may differ; code that needs one number refuses it."""
     return _one_of({list: _list_of(_number(), LAYER_LIMIT)}, kind)
 
 
 def _parameters(function: str, name: str, value: Any) -> None:
-    """The rotary parameters, or those of each layer type."""
+    """Checks the rotary parameters, or those of each layer type."""
     check_names(function, name, value)
     own = {key: each for key, each in value.items() if not isinstance(each, Mapping)}
     _check(function, own, PARAMETERS)
@@ -123,46 +124,46 @@ def _parameters(function: str, name: str, value: Any) -> None:
 def _check_shape(
     function: str, name: str, own: Mapping[str, Any], nested: Mapping[str, Any]
 ) -> None:
-    """ValueError for parameters in a place where they would be passed over, scaling and all."""
+    """ValueError for parameters in a place where they would be ignored."""
     for key in nested:
         if key in ROTARY_SCALINGS or "rope" in key:
-            expected = "parameters such as rope_type and factor, or those of layer types by name"
+            expected = "parameters such as rope_type and factor, or those of each layer type"
             wrong_value(function, name, expected, f"parameters under {key[:NAME_LIMIT]!r}")
     scaled = named_type(own)
     if nested and scaled != "default":
-        got = f"both: rope_type {scaled} beside {next(iter(nested))[:NAME_LIMIT]!r}"
-        wrong_value(function, name, "parameters, or those of layer types", got)
+        got = f"both: rope_type {scaled} and {next(iter(nested))[:NAME_LIMIT]!r}"
+        wrong_value(function, name, "parameters, or those of each layer type", got)
 
 
 def named_type(parameters: Mapping[str, Any]) -> str:
-    """The type of scaling, under whatever name."""
+    """The type of scaling, under either name."""
     return str(parameters.get("rope_type") or parameters.get("type") or "default")
 
 
 def _layers(function: str, name: str, value: Any) -> None:
-    """Entries that some layers have of their own, by number of the layer."""
+    """Checks the entries that some layers have, by layer index."""
     if not isinstance(value, Mapping):
         wrong_type(function, name, "a mapping", type(value).__name__)
     if len(value) > LAYER_LIMIT:
         wrong_value(function, name, f"at most {LAYER_LIMIT} entries", len(value))
     for layer, entries in value.items():
         if not str(layer).isdecimal() or len(str(layer)) > len(str(LAYER_LIMIT)):
-            wrong_value(function, name, "numbers of layers", repr(layer))
+            wrong_value(function, name, "layer indices as keys", repr(layer))
         check_names(function, name, entries)
         _check(function, entries, _SIZES)
 
 
 def check_names(function: str, name: str, value: Any) -> None:
-    """TypeError unless it is a mapping whose keys are text."""
+    """TypeError unless it is a mapping with text keys."""
     if not isinstance(value, Mapping):
         wrong_type(function, name, "a mapping", type(value).__name__)
     for key in value:
         if not isinstance(key, str):
-            wrong_type(function, name, "a mapping by names", f"a key of {type(key).__name__}")
+            wrong_type(function, name, "a mapping with text keys", f"a key of {type(key).__name__}")
 
 
 def check_plain(function: str, name: str, value: Any) -> None:
-    """TypeError unless it is one number or text, or none."""
+    """TypeError unless it is one number, one text or None."""
     if value is not None and not isinstance(value, (bool, int, float, str)):
         wrong_type(function, name, "a number or a str", type(value).__name__)
 
@@ -172,11 +173,11 @@ _LENGTH = _number(LENGTH_LIMIT)
 
 
 def _table(*rows: tuple[str, _Kind]) -> dict[str, _Kind]:
-    """A kind for each name: a row has the names of one kind."""
+    """A check for each name: a row has the names that share one check."""
     return {name: kind for names, kind in rows for name in names.split()}
 
 
-# Those that a layer may have of its own.
+# The entries that a single layer may have.
 _SIZES = _table(
     ("head_dim attention_head_dim kv_channels qk_rope_head_dim global_head_dim rotary_dim",
      _listed_or(_HEAD)),
@@ -205,7 +206,7 @@ ENTRIES = _SIZES | _table(
     ("rope_interleave", _flag),
 )  # fmt: skip
 
-# Those of rope_parameters and rope_scaling.
+# The entries of rope_parameters and rope_scaling.
 PARAMETERS = _table(
     ("rope_type type", _text()),
     ("""rope_theta partial_rotary_factor factor alpha attention_factor beta_fast beta_slow
@@ -219,7 +220,7 @@ PARAMETERS = _table(
 
 
 def check_entries(function: str, fields: Mapping[str, Any]) -> None:
-    """ValueError or TypeError for an entry that is not as the tables above say."""
+    """ValueError or TypeError for an entry that the tables above do not allow."""
     check_names(function, "config", fields)
     _check(function, fields, ENTRIES)
     today, older = (fields.get(key) or {} for key in ("rope_parameters", "rope_scaling"))
@@ -229,15 +230,15 @@ def check_entries(function: str, fields: Mapping[str, Any]) -> None:
         and types[1] != types[0] == "default"
         and not any(isinstance(each, Mapping) for each in today.values())
     ):
-        expected = "the rope_type of rope_parameters (default), which counts"
+        expected = "the rope_type of rope_parameters (default), which takes precedence"
         wrong_value(function, config_key("rope_scaling"), expected, types[1])
     if len({*(fields.get("layer_types") or ())}) > KIND_LIMIT:
         expected = f"at most {KIND_LIMIT} types"
-        wrong_value(function, config_key("layer_types"), expected, "more of them")
+        wrong_value(function, config_key("layer_types"), expected, "more")
 
 
 def _check(function: str, fields: Mapping[str, Any], kinds: Mapping[str, _Kind]) -> None:
-    """The entries that are there; None says that an entry is not."""
+    """Check the entries that exist; None counts as absent."""
     for key, kind in kinds.items():
         value = fields.get(key)
         if value is not None:
@@ -245,5 +246,5 @@ def _check(function: str, fields: Mapping[str, Any], kinds: Mapping[str, _Kind])
 
 
 def config_key(key: str) -> str:
-    """How an error names an entry."""
+    """The name of an entry in errors."""
     return f"config[{key!r}]"

@@ -1,8 +1,7 @@
-"""Facts about models: what their code knows and their configurations do not say.
+"""Facts about models that their code defines and their configurations leave out.
 
-facts.json has a row for each ``model_type`` of Hugging Face configurations that is known here,
-vision.json one for each vision encoder. The tests hold every row against the classes of
-transformers.
+facts.json has a row for each known ``model_type`` of Hugging Face configurations, vision.json one
+for each vision encoder. The tests compare every row with the classes of transformers.
 """
 
 from __future__ import annotations
@@ -18,47 +17,45 @@ from .rows import rows
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """A row of facts.json; a model that has none there is as the defaults say.
+    """A row of facts.json; a model without a row has the default values.
 
     Attributes:
-        source: whose code says so.
-        same_as: the name under which transformers has the model, where it is published under
-            another.
+        source: the code that the row was read from.
+        same_as: the name of the model in transformers, if it is published under another name.
         refused: why a configuration, or the arguments of `Rotary`, cannot express its rotation.
         rotary_if: it is rotary only if an ``entry`` of its configuration has a ``value``; the
-            ``default`` is what holds without the entry.
-        defaults: parameters of the rotary encoding in force where a configuration does not give
-            them, by layer type where layers differ. Base and share of the head hold for
-            configurations that leave out just these; a scaling only if the configuration says
-            nothing of any. What is not there is as in most: base 10000, the whole head, no scaling.
-            None: nothing is known, and a configuration must say something itself.
-        defaults_or_scaling: no default is left once a configuration has a rope_scaling.
-        flat: parameters differ by layer type, though older configurations have one, flat
-            rope_scaling: for each entry whether that is its scaling (``scaled``), and which key has
-            its ``base``.
-        labels: the entry of rope_parameters for each layer type, where they are not named alike.
-        pairing: "interleaved" pairs neighbouring dims, "half" dim i with dim i + rotary_dim / 2.
-            Where a configuration has rope_interleave, that decides. (Models with latent attention
-            then store the rotated dims in another order, in q and k alike, which no attention score
-            can tell.)
-        backward: it turns the other way, by minus the angle.
+            ``default`` applies without the entry.
+        defaults: default parameters of the rotary encoding, by layer type if layers differ. Base
+            and share of the head apply to configurations that leave out just these; a scaling
+            applies only if the configuration names none. A parameter that is missing here is as in
+            most models: base 10000, the whole head, no scaling. None: nothing is known, and the
+            configuration must give the parameters.
+        defaults_or_scaling: the defaults do not apply if a configuration has a rope_scaling.
+        flat: parameters differ by layer type, but older configurations have one flat rope_scaling:
+            for each entry whether it has that scaling (``scaled``), and which key gives its
+            ``base``.
+        labels: the entry of rope_parameters for each layer type, if the names differ.
+        pairing: "interleaved" pairs neighboring dims, "half" dim i with dim i + rotary_dim / 2.
+            A configuration's rope_interleave overrides it. (Models with latent attention then store
+            the rotated dims in another order, in both q and k, which changes no attention score.)
+        backward: it rotates in the other direction, by minus the angle.
         trailing: it rotates the last dims of a head instead of the first.
-        head_dim: width of a head, or of its rotated part in latent attention, where a configuration
-            does not give it: what the model's class takes, whatever its other sizes.
-        global_head_dim: width of the heads in layers of full attention, where these are wider.
+        head_dim: width of a head, or of its rotated part in latent attention, if a configuration
+            does not give it: the default of the model's class, regardless of its other sizes.
+        global_head_dim: width of the heads in layers of full attention, if these are wider.
         mrope: tokens have a position on several axes (time, height, width): the ``order`` in which
-            the pairs are shared out (see `mrope_axis_map`), and by default the number of pairs of
+            the pairs are shared out (see `mrope_axis_map`), and the default number of pairs of
             each axis, ``section``.
-        rows_and_columns: tokens have a row and a column, which drive the pairs in turn.
+        rows_and_columns: tokens have a row and a column, which drive the pairs alternately.
         full_attention_every: every n-th layer has full attention and the others a sliding window,
-            where an older configuration gives no layer types.
+            if an older configuration gives no layer types.
         full_first: the first of n has full attention, not the last.
         others_linear: the others have linear attention instead, without positions.
         full_attention_nope: layers of full attention have no rotary encoding: "always", or
             "beside_windows", if there are layers with a sliding window; "": they have one.
         nope_every: every n-th layer has no rotary encoding unless no_rope_layers says otherwise; a
             negative number counts from the last layer, and layer_rope_theta decides.
-        corrects_softmax: it corrects the softmax scale as `softmax_correction` says.
+        corrects_softmax: it corrects the softmax scale by `softmax_correction`.
         note: a remark for readers of the table.
     """
 
@@ -93,7 +90,7 @@ def model_facts() -> Mapping[str, ModelFacts]:
 
 
 def facts_of(model_type: str) -> ModelFacts:
-    """The row of a model, or what is true of models without one."""
+    """The row of a model, or the defaults for models without one."""
     return model_facts().get(model_type, _OF_OTHERS)
 
 
@@ -102,11 +99,11 @@ _OF_OTHERS = ModelFacts()
 
 @lru_cache(maxsize=1)
 def vision_models() -> Mapping[str, Mapping[str, Any]]:
-    """For each vision encoder of vision.json, the arguments of `axial_rotary` that it changes.
+    """For each vision encoder of vision.json, the arguments of `axial_rotary` that differ.
 
     The names are those of folders in transformers ("qwen2_5_vl", "pixtral") or of models in timm
     ("eva02"). base is the default of the configuration. Positions are height and width (time,
-    height and width with three axes), counted in patches from 0 if the row does not say otherwise
-    under ``positions``.
+    height and width with three axes), counted in patches from 0 unless the row says otherwise under
+    ``positions``.
     """
     return MappingProxyType({name: row["axial"] for name, row in rows("vision").items()})

@@ -1,4 +1,4 @@
-"""The entries of a model's configuration: where they stand and under which names."""
+"""The entries of a model's configuration: their places and names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .files import read_configuration
 # Entries that name the base of the frequencies.
 BASES = ("rope_theta", "global_rope_theta", "rotary_emb_base")
 
-# Entries under which configurations of several modalities keep that of the language model.
+# Entries that hold the language model in configurations of several modalities.
 _INNER = ("text_config", "thinker_config", "language_config", "llm_config")
 
 
@@ -30,15 +30,15 @@ class ConfigFields:
 
     @property
     def facts(self) -> ModelFacts:
-        """What the configuration leaves to the code of its model."""
+        """The facts that the configuration leaves to the code of its model."""
         return facts_of(self.model_type)
 
     def _given(self) -> Mapping[str, Any]:
-        """The rotary parameters as they stand there, flat or by layer type."""
+        """The rotary parameters as the configuration has them, flat or by layer type."""
         return first_given(self.fields, "rope_parameters", "rope_scaling") or {}
 
     def _bases(self) -> tuple[Any, Any]:
-        """The base that the configuration names, and that of its sliding-window layers."""
+        """The base that the configuration names, and the base of its sliding-window layers."""
         base = first_given(self.fields, *BASES)
         return base, first_given(self.fields, "rope_local_base_freq", "local_rope_theta")
 
@@ -47,7 +47,7 @@ class ConfigFields:
         return self.facts.labels.get(layer_type, layer_type)
 
     def _size(self, fields: Mapping[str, Any], *keys: str) -> int:
-        """The first of these entries that is given, a number > 0."""
+        """The first of these entries that exists, a number > 0."""
         value = first_given(fields, *keys)
         if value is None:
             self._wrong(keys[0], "a number", "none (see transformers.AutoConfig)")
@@ -57,7 +57,7 @@ class ConfigFields:
         return result
 
     def _head_size(self, value: object) -> int:
-        """The width of a head, as it is given or as widths are divided."""
+        """The width of a head, given or divided from other widths."""
         head_dim = arguments.size(self.function, config_key("head_dim"), value)
         if not 2 <= head_dim <= HEAD_LIMIT:
             self._wrong("head_dim", f"2 dims or more, at most {HEAD_LIMIT}", head_dim)
@@ -74,10 +74,10 @@ class ConfigFields:
 
 
 def read_fields(config: Any, function: str) -> Mapping[str, Any]:
-    """The entries of an object, a mapping or a file, checked; of several parts, those of language.
+    """The checked entries of an object, mapping or file; of several parts, the language part's.
 
     Raises:
-        ValueError, TypeError: not a configuration, or an entry that is not of its kind
+        ValueError, TypeError: not a configuration, or an entry of the wrong type or size
             (entries.py).
         OSError: a file that cannot be read.
     """
@@ -94,7 +94,7 @@ def read_fields(config: Any, function: str) -> Mapping[str, Any]:
 
 
 def _language_model(config: Mapping[str, Any], function: str) -> Mapping[str, Any]:
-    """The part of a configuration that is about language, however deep."""
+    """The part of a configuration for the language model, at any depth."""
     depth, fields = 0, config
     check_names(function, "config", fields)
     while True:
@@ -102,17 +102,17 @@ def _language_model(config: Mapping[str, Any], function: str) -> Mapping[str, An
         if key is None:
             return fields
         if depth == PART_LIMIT:
-            expected = f"at most {PART_LIMIT} parts, each in another"
-            arguments.wrong_value(function, "config", expected, "more of them")
+            expected = f"at most {PART_LIMIT} nested parts"
+            arguments.wrong_value(function, "config", expected, "more")
         check_names(function, config_key(key), fields[key])
         depth, fields = depth + 1, fields[key]
 
 
 def by_layer_type(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the rotary parameters that are mappings: the parameters of one layer type each."""
+    """The rotary parameters that are mappings, each the parameters of one layer type."""
     return {key: value for key, value in parameters.items() if isinstance(value, Mapping)}
 
 
 def first_given(fields: Mapping[str, Any], *keys: str) -> Any:
-    """The first of these entries that is there and not None."""
+    """The first of these entries that exists and is not None."""
     return next((fields[key] for key in keys if fields.get(key) is not None), None)

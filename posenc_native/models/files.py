@@ -1,4 +1,4 @@
-"""Configurations in files: JSON that somebody else wrote, read within bounds (SECURITY.md)."""
+"""Configuration files: untrusted JSON, read within limits (SECURITY.md)."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ from .presets import rotary_presets
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Hundreds of times what published configurations have; the longest, with a name for each of 21,843
-# labels, take a megabyte. What such a file makes of memory is thus bounded too.
+# Hundreds of times the size of published configurations; the longest, with a name for each of
+# 21,843 labels, take a megabyte. This also limits the memory that such a file needs.
 MOST_BYTES = 1 << 24
 MOST_LEVELS = 100
-PIPE_SECONDS = 10.0  # how long what writes into a pipe may pause; to download the file, a moment
+PIPE_SECONDS = 10.0  # how long the writer of a pipe may pause, for example to download the file
 
 _HUB_NAME = re.compile(r"(https?:/+[\w.-]+/)?(?P<name>([\w.-]+/)?[\w.-]+)/?", re.ASCII)
-_BYTE_ORDERS = (b"\xff\xfe", b"\xfe\xff")  # marks with which UTF-16 and UTF-32 begin
+_BYTE_ORDERS = (b"\xff\xfe", b"\xfe\xff")  # byte order marks of UTF-16 and UTF-32
 _KINDS = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
 
 
 def read_configuration(path: str | os.PathLike[str], function: str) -> dict[str, Any]:
-    """What a config.json holds, the file or its folder; ValueError for what is not readable JSON.
+    """The content of a config.json, given the file or its folder; ValueError for invalid JSON.
 
-    A name that a mapping has twice with two values is refused: readers would not agree on which one
-    counts. NaN and Infinity are read, since published configurations have them; whoever uses a
-    number checks it. A byte order mark before UTF-8 is passed over, as editors on Windows write it.
+    If a mapping has a name twice with two values, it is refused, because readers would disagree on
+    which one counts. NaN and Infinity are read, since published configurations have them; code that
+    uses a number checks it. A byte order mark before UTF-8, as editors on Windows write it, is
+    skipped.
 
     Raises:
-        ValueError, TypeError: no JSON object, or one beyond the bounds above.
-        OSError: a file that is not there or cannot be read; its strerror says more than the
-            system's where the path looks like a name on a hub, or is a folder without the file.
+        ValueError, TypeError: not a JSON object, or one beyond the limits above.
+        OSError: a file that does not exist or cannot be read; its strerror says more than the
+            system's if the path looks like a name on a hub, or is a folder without the file.
     """
     import json  # here, because `import posenc_native` does not need it
     from pathlib import Path
@@ -52,7 +53,7 @@ def read_configuration(path: str | os.PathLike[str], function: str) -> dict[str,
     except IsADirectoryError as error:
         raise IsADirectoryError(error.errno, "its config.json is a folder", given) from None
     if content is None:
-        wrong("a file, or a pipe into which something writes", "a pipe that stays silent")
+        wrong("a file, or a pipe with a writer", "a pipe without data")
     if len(content) > MOST_BYTES:
         wrong(f"a file of at most {MOST_BYTES} bytes", "a longer one")
     if not content.strip():
@@ -60,7 +61,7 @@ def read_configuration(path: str | os.PathLike[str], function: str) -> dict[str,
     if content.startswith(b"GGUF"):
         wrong("JSON", "a GGUF file, which explain and compare read")
     if content.startswith(_BYTE_ORDERS):
-        wrong("UTF-8 text", "UTF-16 or UTF-32, by its mark")
+        wrong("UTF-8 text", "UTF-16 or UTF-32, by its byte order mark")
 
     def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
@@ -78,11 +79,11 @@ def read_configuration(path: str | os.PathLike[str], function: str) -> dict[str,
     except RecursionError:
         wrong(levels, "more")
     except json.JSONDecodeError as error:
-        wrong("JSON", f"text that is none: {error}")
+        wrong("JSON", f"invalid JSON: {error}")
     except ValueError as error:
         if hasattr(error, "fault"):
             raise
-        # Of int: Python reads no number of thousands of digits.
+        # From int: Python reads no number of thousands of digits.
         wrong("numbers of at most 4300 digits", "a longer one")
     if _is_deeper(found, MOST_LEVELS):
         wrong(levels, "more")
@@ -93,9 +94,9 @@ def read_configuration(path: str | os.PathLike[str], function: str) -> dict[str,
 
 
 def _content(path: Path) -> bytes | None:
-    """The first `MOST_BYTES` and one more, not its size first: a device has none.
+    """At most `MOST_BYTES` + 1 bytes; its size is not asked, because a device has none.
 
-    None for a pipe into which nobody writes: to open or read it as a file waits for ever.
+    None for a pipe without a writer: opening or reading it as a file would wait forever.
     """
     import select
 
@@ -118,7 +119,7 @@ def _content(path: Path) -> bytes | None:
 
 
 def _what_is_missing(given: str, path: Path, said: str) -> str:
-    """What to do about a path that is not there."""
+    """Advice about a path that does not exist."""
     if path.is_dir():
         return "the folder has no config.json"
     found = _HUB_NAME.fullmatch(given)
@@ -132,15 +133,15 @@ def _what_is_missing(given: str, path: Path, said: str) -> str:
         for preset, facts in rotary_presets().items()
         if any(fnmatch(name.lower(), word.strip(",;").lower()) for word in facts.source.split())
     ]
-    known = f", and the preset {like[0]!r} is of it" if like else ""
+    known = f", and the preset {like[0]!r} describes it" if like else ""
     return (
-        f"{said}. If it names a model on a hub: nothing is downloaded here, "
+        f"{said}. If it names a model on a hub, nothing is downloaded here; "
         f"`hf download {name} config.json` prints the path of its file{known}"
     )
 
 
 def _is_deeper(value: Any, levels: int) -> bool:
-    """Whether a mapping or a list lies in so many others. No recursion: that is the point."""
+    """Whether mappings and lists are nested deeper than this; without recursion, on purpose."""
     inside = [value]
     for _ in range(levels + 1):
         containers = [each for each in inside if isinstance(each, (dict, list))]

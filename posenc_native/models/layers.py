@@ -1,4 +1,4 @@
-"""Layers of a model: how many there are, of which types, and which have no rotary encoding."""
+"""Layers of a model: their number and types, and those without rotary encoding."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .fields import ConfigFields, first_given, read_fields
 
 _Read = TypeVar("_Read", bound="ConfigLayers")
 
-# Entries that say of each layer whether it rotates.
+# Entries that say for each layer whether it rotates.
 _ONE_BY_ONE = ("no_rope_layers", "layer_rope_theta")
 
-# What the compress_ratios of older DeepSeek-V4 configurations say of a layer.
+# The layer types behind the compress_ratios of older DeepSeek-V4 configurations.
 _TYPES_OF_COMPRESS_RATIOS = {
     0: "sliding_attention",
     4: "compressed_sparse_attention",
@@ -27,21 +27,21 @@ _TYPES_OF_COMPRESS_RATIOS = {
 
 
 def nope_layers(config: Any) -> tuple[int, ...]:
-    """Numbers of the attention layers that have no rotary encoding ("NoPE").
+    """Indices of the attention layers that have no rotary encoding ("NoPE").
 
-    Some models leave the encoding out of every fourth layer or so (Llama 4, SmolLM3), or of the
+    Some models have no rotary encoding in every fourth layer or so (Llama 4, SmolLM3), or in the
     layers without a sliding window (Cohere 2, EXAONE 4), to do better at lengths beyond training.
 
     Args:
         config: as in `Rotary.from_config`.
 
     Returns:
-        Their numbers, from 0; empty for most models. Layers without attention (state space, linear
-        attention) are not among them.
+        Their indices, from 0; empty for most models. Layers without attention (state space, linear
+        attention) are not included.
 
     Raises:
-        ValueError: the model has such layers, but the configuration does not say how many layers
-            there are, or of which types; and as in `Rotary.from_config`.
+        ValueError: the model has such layers, but the configuration does not give the number of
+            layers or their types; and as in `Rotary.from_config`.
         TypeError, OSError: as in `Rotary.from_config`.
 
     Example:
@@ -53,22 +53,22 @@ def nope_layers(config: Any) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class ConfigLayers(ConfigFields):
-    """What a configuration says of the layers of its language model."""
+    """The layers that a configuration gives its language model."""
 
-    layer_types: tuple[str, ...]  # one a layer, or none at all
+    layer_types: tuple[str, ...]  # one per layer, or empty
 
     @classmethod
     def read(cls: type[_Read], config: Any, function: str) -> _Read:
-        """From an object, a mapping or a path."""
+        """Read an object, a mapping or a path."""
         fields = read_fields(config, function)
-        model_type = str(fields.get("model_type"))  # None too: nothing is known of such a model
+        model_type = str(fields.get("model_type"))  # also "None": such a model has no facts
         model_type = facts_of(model_type).same_as or model_type
         model = cls(function, fields, model_type, _layer_types(fields, facts_of(model_type)))
         model._check_lists()
         return model
 
     def _check_lists(self) -> None:
-        """ValueError for a list by layer that ends before the layers do."""
+        """ValueError for a list by layer that is shorter than the number of layers."""
         lists = {
             "layer_types": self.layer_types,
             "layer_rope_theta": self.fields.get("layer_rope_theta"),
@@ -79,7 +79,7 @@ class ConfigLayers(ConfigFields):
 
     @property
     def layer_count(self) -> int | None:
-        """Number of layers, None where the configuration does not say."""
+        """Number of layers; None if the configuration does not say."""
         given = first_given(self.fields, "num_hidden_layers", "n_layer", "n_layers", "num_layers")
         if given is not None and not isinstance(given, list):
             return int(given)
@@ -87,7 +87,7 @@ class ConfigLayers(ConfigFields):
         return (len(each) or None) if isinstance(each, (list, tuple)) else None
 
     def nope_layers(self) -> tuple[int, ...]:
-        """Attention layers without rotary encoding; ValueError where they cannot be numbered."""
+        """Attention layers without rotary encoding; ValueError if their indices are unknown."""
         known = self._numbered_without
         if self.unnumbered_without:
             if self.layer_count is None:
@@ -96,9 +96,9 @@ class ConfigLayers(ConfigFields):
             self._wrong("layer_types", expected, "none")
         return known
 
-    @cached_property  # asked for each of up to thousands of layers
+    @cached_property  # read for each layer, of up to thousands
     def _numbered_without(self) -> tuple[int, ...]:
-        """Those of them that the configuration numbers."""
+        """The layers without rotary encoding whose indices the configuration gives."""
         if not self._is_rotary():
             return ()
         without = self._every_nth_without()
@@ -112,10 +112,10 @@ class ConfigLayers(ConfigFields):
 
     @property
     def unnumbered_without(self) -> dict[str | None, int]:
-        """Kinds of layers without rotary encoding whose numbers cannot be known.
+        """Types of layers without rotary encoding whose indices cannot be known.
 
-        The keys are layer types, None for a rule that does not go by type. The value n means every
-        n-th layer (below 0: counted back from the last); 0 where that is not known.
+        The keys are layer types, or None for a rule that does not depend on the type. The value n
+        means every n-th layer (below 0: counted back from the last); 0 if the period is unknown.
         """
         if not self._is_rotary() or self.layer_types:
             return {}
@@ -144,7 +144,7 @@ class ConfigLayers(ConfigFields):
         count = self.layer_count
         number = arguments.size(self.function, "layer", layer)
         if layer_type is not None:
-            self._wrong_argument("layer", "no layer_type beside it", repr(layer_type))
+            self._wrong_argument("layer", "no layer_type together with it", repr(layer_type))
         if count is None:
             self._without_count()
         if number >= count:
@@ -155,7 +155,7 @@ class ConfigLayers(ConfigFields):
         self._wrong("num_hidden_layers", "a number, to tell the layers apart", "none")
 
     def _check_rotary(self, layer_type: str | None, layer: int | None) -> None:
-        """ValueError where none of the layers meant has a rotary encoding."""
+        """ValueError if none of the selected layers has a rotary encoding."""
         nope = set(self._numbered_without if layer is None else self.nope_layers())
         if layer is not None:
             meant, name = {layer}, f"layer {layer}"
@@ -175,7 +175,7 @@ class ConfigLayers(ConfigFields):
             self._wrong_argument(argument, "layers with a rotary encoding", f"{name} (NoPE)")
 
     def _type_is_without(self, layer_type: str) -> bool:
-        """Whether no layer of this type has a rotary encoding, by its type alone."""
+        """Whether no layer of this type has a rotary encoding, judged by the type alone."""
         given = first_given(self.fields, "rope_parameters", "rope_scaling")
         entries = given if given else self.facts.defaults or {}
         if isinstance(entries, Mapping) and self._label(layer_type) in entries:
@@ -188,7 +188,7 @@ class ConfigLayers(ConfigFields):
         return nope == "always"
 
     def _every_nth_without(self) -> set[int]:
-        """Layers that the configuration names one by one, or that a rule of the model gives."""
+        """Layers that the configuration lists one by one, or that a rule of the model gives."""
         count = self.layer_count or 0
         for key in _ONE_BY_ONE:
             given = self.fields.get(key)
@@ -200,7 +200,7 @@ class ConfigLayers(ConfigFields):
         return {layer for layer in range(count) if every and (layer + 1) % every == 0}
 
     def _interval_without(self) -> int:
-        """The fact nope_every, or what the configuration says in its place."""
+        """The fact nope_every, or the interval that the configuration gives instead."""
         every = self.facts.nope_every
         if any(self.fields.get(key) for key in _ONE_BY_ONE):
             return 0
@@ -210,7 +210,7 @@ class ConfigLayers(ConfigFields):
         return arguments.size(self.function, config_key("no_rope_layer_interval"), interval)
 
     def _forced(self) -> set[int]:
-        """Layers of Cohere 2 MoE that rotate whatever their type."""
+        """Layers of Cohere 2 MoE that rotate regardless of their type."""
         kinds = self.fields.get("mlp_layer_types") or ()
         if self.model_type != "cohere2_moe":
             return set()
@@ -231,7 +231,7 @@ def _layer_types(fields: Mapping[str, Any], facts: ModelFacts) -> tuple[str, ...
     period, count = _period(fields, facts), _hidden_layers(fields)
     if period is None or count is None:
         return ()
-    if isinstance(period, str):  # one letter a layer: L(ocal) or G(lobal)
+    if isinstance(period, str):  # one letter per layer: L(ocal) or G(lobal)
         windows = [letter == "L" for letter in period]
     else:
         windows = [True] * (period - 1)
@@ -250,7 +250,7 @@ def _hidden_layers(fields: Mapping[str, Any]) -> int | None:
 
 
 def _period(fields: Mapping[str, Any], facts: ModelFacts) -> Any:
-    """n if every n-th layer has full attention; or the period as text, one letter a layer."""
+    """n if every n-th layer has full attention; or the period as text, one letter per layer."""
     keys = ["sliding_window_pattern", "global_attn_every_n_layers"]
     if facts.others_linear:
         keys = ["full_attention_interval"]
@@ -260,6 +260,6 @@ def _period(fields: Mapping[str, Any], facts: ModelFacts) -> Any:
 
 
 def has_attention(layer_type: str) -> bool:
-    """Whether layers of this type have attention with positions of its own."""
+    """Whether layers of this type have attention with positions."""
     without = ("linear_attention", "mamba", "conv", "recurrent", "moe", "mlp")
     return layer_type not in without

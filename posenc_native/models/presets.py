@@ -1,8 +1,8 @@
 """The rotary encodings of published models, by name.
 
-presets.json has a row a model. Numbers are those of the ``config.json`` published with the model
-that is its source, or of the configuration class of transformers 5.23 where that is named.
-`Rotary.preset` makes a `Rotary` of them.
+presets.json has one row per model. The numbers are those of the ``config.json`` published with the
+model that its source names, or of the configuration class of transformers 5.23 if the source names
+that. `Rotary.preset` makes a `Rotary` from them.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RotaryPreset:
-    """How one published model rotates.
+    """The rotary encoding of one published model.
 
     Attributes:
-        head_dim: width of a head; with multi-head latent attention, of its rotated part.
+        head_dim: width of a head; in multi-head latent attention, of its rotated part.
         base: base of the frequencies (rope_theta).
         pairing: "half" or "interleaved".
         rotary_dim: how many dims are rotated; None: the head.
         scaling: as in `rotary_frequencies`.
         mrope: ``(section, order)`` of `mrope_axis_map`, for positions on three axes.
-        layers: what is different in layers of a type, by that type; empty: nothing.
+        layers: the values that differ in layers of a type, by that type; empty if none differ.
         length: the longest sequence that the model is meant for, in positions.
         corrects_softmax: whether the model scales its scores by ``softmax_correction(scaling)``.
         nope: layers without rotary encoding, in words; empty: none.
-        source: whose published configuration this is.
+        source: the model whose published configuration this is.
     """
 
     head_dim: int
@@ -84,7 +84,7 @@ def rotary_presets() -> Mapping[str, RotaryPreset]:
 
     Returns:
         A read-only mapping from name to facts: head_dim, base, pairing, rotary_dim, scaling, mrope,
-        layers (what differs by layer type), length, softmax_correction, nope, source.
+        layers (the values that differ by layer type), length, softmax_correction, nope, source.
 
     Example:
         >>> facts = rotary_presets()["llama-3.1"]
@@ -95,7 +95,7 @@ def rotary_presets() -> Mapping[str, RotaryPreset]:
 
 
 def rotary_preset(name: str) -> RotaryPreset:
-    """The facts of one model; ValueError that lists names like it if there is none."""
+    """The facts of one model; for an unknown name, a ValueError that lists similar names."""
     presets = _presets()
     arguments.check_known_name("Rotary.preset", "name", name, presets, "rotary_presets()")
     return presets[name]

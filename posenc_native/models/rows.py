@@ -1,6 +1,6 @@
-"""The tables of models: JSON files of the package, a row a model, read when first asked for.
+"""The tables of models: JSON files of the package, one row per model, read at first use.
 
-scripts/model_rows.py has their form, tests/models/test_rows.py says what a row must have.
+scripts/model_rows.py defines their form, tests/models/test_rows.py the content of a row.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Any
 
 
 def rows(table: str, beside: str = __file__) -> dict[str, dict[str, Any]]:
-    """The rows of a table beside a file of the package, by model.
+    """The rows of a table, by model; the JSON file is in the folder of the file `beside`.
 
-    Lists become tuples, so that nobody changes what is known.
+    Lists become tuples, so that callers cannot change them.
     """
     import json  # here, because `import posenc_native` does not need it
 

@@ -1,9 +1,9 @@
-"""Entries of a configuration that look as if they spoke of the rotation, and are not read.
+"""Entries of a configuration that seem to concern the rotation, but are not read.
 
-A misspelt key changes nothing and is no error: configurations have entries of every kind. So those
-are found whose names are of our words, or within one letter of an entry that is read and missing.
-None is found in the configurations of transformers but for a few that are indeed not read here
-(tests/models/test_unread.py).
+A misspelled key has no effect and raises no error, because configurations have entries of every
+kind. So this module finds keys that contain a rotary term, and keys that are within one letter of
+an entry that is read and missing. In the configurations of transformers it finds only a few, which
+are indeed not read here (tests/models/test_unread.py).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class UnreadEntry(NamedTuple):
     """An entry of a configuration that is not read.
 
     Attributes:
-        place: where it stands, as in ``config['rope_scaling']['beta_fst']``.
-        near: the entry that it may be meant for; "" if none is like it.
-        why: what is known of the reason; "" if it is not known at all.
+        place: its place, such as ``config['rope_scaling']['beta_fst']``.
+        near: the entry that it may be meant for; "" if none is similar.
+        why: the reason, if it is known; otherwise "".
     """
 
     place: str
@@ -43,7 +43,7 @@ class UnreadEntry(NamedTuple):
 
 
 def unread_entries(model: Configuration) -> tuple[UnreadEntry, ...]:
-    """At most 32 of them, in the order of the configuration."""
+    """The unread entries, at most 32, in the order of the configuration."""
     found: list[UnreadEntry] = []
     for entry in (*_at_the_top(model), *_parameters(model)):
         if len(found) == _MOST:
@@ -68,7 +68,7 @@ def _at_the_top(model: Configuration) -> Iterator[UnreadEntry]:
         yield UnreadEntry(f"config[{key!r}]", near)
     today, older = (model.fields.get(key) for key in ("rope_parameters", "rope_scaling"))
     if today and older and today != older:
-        yield UnreadEntry("config['rope_scaling']", why="rope_parameters counts")
+        yield UnreadEntry("config['rope_scaling']", why="rope_parameters overrides it")
 
 
 def _parameters(model: Configuration) -> Iterator[UnreadEntry]:
@@ -79,14 +79,14 @@ def _parameters(model: Configuration) -> Iterator[UnreadEntry]:
         if label == "" and nested:
             continue
         rope_type = named_rope_type(entry)
-        if rope_type not in ROTARY_SCALINGS:  # of a vision encoder, which has rules of its own
+        if rope_type not in ROTARY_SCALINGS:  # a vision encoder, which has other rules
             continue
         read = _OF_EVERY_TYPE | {*ROTARY_SCALINGS[rope_type].keys}
         place = f"config[{name!r}]" + (f"[{label!r}]" if label else "")
         named = entry.get("rope_type") or entry.get("type")
         for key in entry:
             if key in read or len(key) > NAME_LIMIT or (key == "factor" and not named):
-                continue  # of a factor alone a warning of explain says more
+                continue  # for a factor alone, explain has a better warning
             here = f"{place}[{key!r}]"
             if key in PARAMETERS:
                 yield UnreadEntry(here, why=f"rope_type {rope_type} has no such parameter")
@@ -99,13 +99,13 @@ def _parameters(model: Configuration) -> Iterator[UnreadEntry]:
 
 
 def _nearest(key: str, known: Iterable[str]) -> str:
-    import difflib  # heavy, and seldom needed
+    import difflib  # slow to import, and seldom needed
 
     return next(iter(difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.75)), "")
 
 
 def _is_misspelt(key: str, known: str) -> bool:
-    """Whether one letter is missing, too many or another, or two are exchanged; no plural."""
+    """Whether one letter is missing, added or different, or two are swapped; a plural is not."""
     if key[:1] != known[:1] or abs(len(key) - len(known)) > 1:
         return False
     if key in (f"{known}s", known.removesuffix("s")):

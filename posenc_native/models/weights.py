@@ -1,9 +1,9 @@
-"""Weights of queries and keys: from one pairing of a head's dims to another, and which one it is.
+"""Weights of queries and keys: convert them between pairings, and find out which pairing they have.
 
 A model whose rotation pairs dims i and i + P gives the same scores as one that pairs 2i and 2i + 1,
-once the rows that make these dims are exchanged in both projections. Checkpoints come in either
-order: Llama as published is interleaved, in Hugging Face's form it is half-split. A model that runs
-with the wrong pairing raises no error; it is only bad.
+once the rows that make these dims are exchanged in both projections. Checkpoints exist in both
+orders: Llama as published is interleaved, in Hugging Face's form it is half-split. A model that
+runs with the wrong pairing raises no error; its results are just bad.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ __all__ = ["PairingEvidence", "expected_pairing", "guess_pairing", "permute_qk",
            "permute_state_dict"]  # fmt: skip
 
 PAIRINGS = ("half", "interleaved")
-# Entries of state dicts with an axis of query or key dims, as most projects name them: projections
-# (Hugging Face, Llama as published, GGUF), norms of heads, the outer factor and magnitude of LoRA.
+# Entries of state dicts with an axis of query or key dims, under the names that most projects use:
+# projections (Hugging Face, Llama as published, GGUF), norms of heads, LoRA's outer factor and
+# magnitude.
 QK_ENTRIES = (
     r"(?:^|[._])(?:q_proj|k_proj|wq|wk|attn_q|attn_k|q_norm|k_norm|attn_q_norm|attn_k_norm)"
     r"(?:\.base_layer)?\.(?:weight|bias|lora_B(?:\.\w+)?(?:\.weight)?"
@@ -68,34 +69,35 @@ def permute_qk(
     axis: int = 0,
     heads: Iterable[int] | None = None,
 ) -> Any:
-    """Reorder the dims of query or key heads for a rotation of another pairing.
+    """Reorder the dims of query or key heads for a rotation with another pairing.
 
-    Values are moved, not computed with: any dtype goes, quantised ones too while an element stands
-    for one dim of a head, and the way back is exact. Do it to everything that has an axis of head
-    dims: projection weights and biases, norms of heads, the outer factors B of LoRA, scales of
-    quantised rows; for queries and keys, not for values.
+    Values are moved, not computed: any dtype works, also quantized ones if each element stands for
+    one dim of a head, and the conversion back is exact. Apply it to everything that has an axis of
+    head dims: projection weights and biases, norms of heads, the outer factors B of LoRA, scales of
+    quantized rows; for queries and keys, not for values.
 
     Args:
-        weight: an array or tensor; its `axis` counts ``heads * head_dim`` dims of heads one after
-            another: ``[heads * head_dim, in]``, ``[head_dim]``, ``[in, heads, head_dim]`` with
-            axis -1, a fused projection of queries, keys and values with `heads`.
+        weight: an array or tensor; its `axis` has ``heads * head_dim`` dims, head after head:
+            ``[heads * head_dim, in]``, ``[head_dim]``, ``[in, heads, head_dim]`` with axis -1, or a
+            fused projection of queries, keys and values with `heads`.
         head_dim: dims of one head.
-        to: the pairing wanted: "half", "interleaved" or an even block size, as in
+        to: the target pairing: "half", "interleaved" or an even block size, as in
             `posenc_native.apply_rotary`.
-        source: the pairing it has; None for the other one of "half" and "interleaved".
+        source: the current pairing; None for the other one of "half" and "interleaved".
         rotary_dim: how many dims are rotated, even; None for those from `rotary_start` on.
         rotary_start: first rotated dim; the others stay where they are.
         axis: the axis of head dims.
-        heads: which of the heads on that axis, all by default. For a fused projection these are
-            ``range(num_heads + num_kv_heads)`` where queries come first, then keys, then values,
-            and ``[h for h in range(3 * num_heads) if h % 3 < 2]`` where the three alternate.
+        heads: the heads on that axis to reorder, all by default. For a fused projection these are
+            ``range(num_heads + num_kv_heads)`` if queries come first, then keys, then values,
+            and ``[h for h in range(3 * num_heads) if h % 3 < 2]`` if the three alternate.
 
     Returns:
-        An array or tensor like `weight`, with memory of its own. Gradients reach `weight`.
+        An array or tensor like `weight`, with its own memory. Gradients reach `weight`.
 
     Raises:
-        ValueError: an axis that is no multiple of `head_dim`, or sizes and names that do not fit.
-        TypeError: no array or tensor.
+        ValueError: an axis that is not a multiple of `head_dim`, or sizes and names that do not
+            fit.
+        TypeError: not an array or tensor.
 
     Source: the function ``permute`` of transformers' ``convert_llama_weights_to_hf.py``, which is
     the case from "interleaved" to "half" of whole heads.
@@ -138,7 +140,7 @@ def permute_qk(
     rows = torch.from_numpy(index.reshape(-1)).to(weight.device)
     if weight.is_complex() or (weight.is_floating_point() and weight.dtype.itemsize > 1):
         return weight.index_select(axis, rows)
-    # torch cannot select from every dtype, but from integers of the same size it can.
+    # torch cannot select from every dtype, but it can from integers of the same size.
     integers = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     bits = weight.view(integers[weight.dtype.itemsize])
     return bits.index_select(axis, rows).view(weight.dtype)
@@ -157,19 +159,19 @@ def permute_state_dict(
     Args:
         state: entries by name.
         head_dim, to: as in `permute_qk`.
-        names: which entries: a regular expression that is searched for in their names, or several,
-            or a mapping of them to further arguments of `permute_qk`, as for fused projections:
-            ``{r"query_key_value\\.(weight|bias)$": {"heads": ...}}``. The first one that is found
-            counts. By default weights and biases of q_proj, k_proj, wq, wk, attn_q and attn_k, the
-            norms q_norm and k_norm, and LoRA's B of these. Say what it is where a model has
-            attention without rotation as well (a vision tower, cross-attention).
-        options: further arguments of `permute_qk` for all.
+        names: selects entries: a regular expression that is searched for in their names, several of
+            them, or a mapping from them to further arguments of `permute_qk`, as for fused
+            projections: ``{r"query_key_value\\.(weight|bias)$": {"heads": ...}}``. The first match
+            counts. By default: weights and biases of q_proj, k_proj, wq, wk, attn_q and attn_k, the
+            norms q_norm and k_norm, and LoRA's B of these. Pass names if a model also has attention
+            without rotation (a vision tower, cross-attention).
+        options: further arguments of `permute_qk` for all entries.
 
     Returns:
-        A new dict in the same order. What was not named are the objects of `state`.
+        A new dict in the same order. Entries that were not selected are the objects of `state`.
 
     Raises:
-        ValueError: no entry has such a name; as in `permute_qk`, with the name of the entry.
+        ValueError: no entry matches; as in `permute_qk`, with the name of the entry.
 
     Example:
         >>> import numpy as np
@@ -195,19 +197,19 @@ def permute_state_dict(
         except (ValueError, TypeError) as error:
             raise type(error)(f"{function}: {name}: {error}") from None
     if not found:
-        wrong_value(function, "names", "expressions found in names of entries", list(rules))
+        wrong_value(function, "names", "patterns that match the name of an entry", list(rules))
     return result
 
 
 @dataclass(frozen=True)
 class PairingEvidence:
-    """Which pairing weights were made for.
+    """The pairing that weights were made for.
 
     Attributes:
-        pairing: the answer; None where the evidence decides nothing.
-        scores: a number for each pairing. Of `expected_pairing` the error, relative to the
-            reference: small is right. Of `guess_pairing` how much dims that this pairing joins have
-            to do with each other, in standard deviations of random pairings: large is right.
+        pairing: the answer; None if the evidence decides nothing.
+        scores: a number for each pairing. From `expected_pairing`: the error relative to the
+            reference; small is right. From `guess_pairing`: how strongly the dims that this pairing
+            joins are related, in standard deviations of random pairings; large is right.
 
     Example:
         >>> import posenc_native as pn
@@ -226,21 +228,21 @@ def expected_pairing(
     pairings: Iterable[str | int] = PAIRINGS,
     tolerance: float = 0.1,
 ) -> PairingEvidence:
-    """Which pairing gives the results that are known to be right: the certain check.
+    """Find the pairing that reproduces known correct results: the reliable check.
 
     Args:
-        run: makes logits, attention scores or hidden states from a pairing, with the weights in
+        run: computes logits, attention scores or hidden states for a pairing, with the weights in
             question: a model, or queries and keys of one layer, for more than one token.
-        reference: what it should make, from a run of the original: an array or tensor of that
+        reference: the correct result, from a run of the original: an array or tensor of the same
             shape.
-        pairings: the ones to try, two at least: a small error alone decides nothing.
-        tolerance: largest relative error of a result that counts as right. Loosen it for coarsely
-            quantised weights, whose results are off.
+        pairings: the ones to try, at least two: a small error alone decides nothing.
+        tolerance: largest relative error of a result that counts as right. Increase it for coarsely
+            quantized weights, whose results are off.
 
     Returns:
         `PairingEvidence`, with the relative error of each: the root of the mean squared difference
-        over that of the reference. The best one is the answer if it is within the tolerance and the
-        next is off four times as much.
+        divided by that of the reference. The best one is the answer if it is within the tolerance
+        and the error of the next is four times as large.
 
     Raises:
         ValueError: results of another shape than the reference, a reference of zeros, fewer than
@@ -282,20 +284,21 @@ def guess_pairing(
     rotary_dim: int | None = None,
     rotary_start: int = 0,
 ) -> PairingEvidence:
-    """Which pairing trained weights look like: a guess, where there is nothing to compare with.
+    """Guess the pairing of trained weights, if there is no reference to compare with.
 
-    A rotated score has in it, of the products of a query dim and another key dim, only those of
-    partners, as ``sin(t) * (q_b k_a - q_a k_b)``. So training moves ``w_qb . w_ka - w_qa . w_kb``
-    for partners a, b and leaves it to chance for other dims. What is scored is the sum of its
-    squares (of rows of length 1) over the pairs of each pairing, against all ways to pair the dims
-    of a head.
+    A rotated score contains products of a query dim and a different key dim only for partners, as
+    ``sin(t) * (q_b k_a - q_a k_b)``. So training changes ``w_qb . w_ka - w_qa . w_kb``
+    for partners a, b and leaves it to chance for other dims. The score of a pairing is the sum of
+    its squares (of rows of length 1) over its pairs, compared with all ways to pair the dims of a
+    head.
 
-    How good a guess: the thresholds were set on 54 small models (two layers, heads of 16, 32 or 64
-    dims, trained on induction or on second-order Markov chains, or not at all). Of 24 others, each
-    in both orders, it named the right pairing for 29 and none for 19, mostly of those with few dims
-    or half learned tasks; a wrong one for none. Of 50 more with one head of 64 dims it was right
-    for 99 of 100 and undecided for one. Large models have not been tried. Where there is a
-    configuration, believe `Rotary.from_config`, and before both `expected_pairing`.
+    How good the guess is: the thresholds were set on 54 small models (two layers, heads of 16, 32
+    or 64 dims, trained on induction or on second-order Markov chains, or not at all). On 24 others,
+    each in both orders, it named the right pairing for 29 and none for 19, mostly for those with
+    few dims or half learned tasks; it named a wrong one for none. On 50 more with one head of 64
+    dims it was right for 99 of 100 and undecided for one. Large models have not been tried. If
+    there is a configuration, trust `Rotary.from_config` more, and `expected_pairing` more than
+    both.
 
     Args:
         layers: ``(q_weight, k_weight)`` of some layers, the more the better, arrays or tensors of
@@ -303,8 +306,8 @@ def guess_pairing(
         head_dim, rotary_dim, rotary_start: as in `permute_qk`.
 
     Returns:
-        `PairingEvidence`. The pairing is None unless its score is 3 or more and the other one's
-        smaller by 1.
+        `PairingEvidence`. The pairing is None unless its score is at least 3 and exceeds the
+        other's by 1.
 
     Raises:
         ValueError: shapes that do not fit, weights that are not finite, fewer than 8 rotated dims.
@@ -339,7 +342,7 @@ def guess_pairing(
             heads.append(rows / np.maximum(np.linalg.norm(rows, axis=-1, keepdims=True), 1e-30))
         q_rows, k_rows = heads
         if len(q_rows) % len(k_rows) or q_rows.shape[-1] != k_rows.shape[-1]:
-            expected = "heads that divide those of q_weight, and its inputs"
+            expected = "heads that divide those of q_weight, and the same inputs"
             wrong_value(function, "k_weight", expected, [len(k_rows) * head_dim, k_rows.shape[-1]])
         k_rows = np.repeat(k_rows, len(q_rows) // len(k_rows), axis=0)
         products = q_rows @ k_rows.swapaxes(-1, -2)
@@ -363,7 +366,7 @@ def _head_order(
     rotary_dim: int | None,
     rotary_start: int,
 ) -> npt.NDArray[np.int64]:
-    """For each dim of a head of pairing `to`, the dim of the pairing `source` that it is."""
+    """For each dim of a head with pairing `to`, its dim with the pairing `source`."""
     head_dim = arguments.size(function, "head_dim", head_dim)
     if head_dim > arguments.WIDTH_LIMIT:
         wrong_value(function, "head_dim", f"an int in 0 .. {arguments.WIDTH_LIMIT}", head_dim)
@@ -383,7 +386,7 @@ def _head_order(
                 raise
             raise error_of(type(error), fault._replace(argument=name)) from None
         blocks = np.arange(width).reshape(-1, 2, view.block // 2)
-        dims[name] = start + blocks.swapaxes(1, 2).reshape(-1, 2)  # in order of the pairs
+        dims[name] = start + blocks.swapaxes(1, 2).reshape(-1, 2)  # in the order of the pairs
     order[dims["to"]] = dims["source"]
     return order
 
@@ -391,8 +394,8 @@ def _head_order(
 def _sum_of_random_pairs(links: npt.NDArray[np.float64]) -> tuple[float, float]:
     """Mean and standard deviation of the sum over the pairs of a random perfect matching.
 
-    A pair is in one with probability 1 / (n - 1), two disjoint ones with 1 / ((n - 1) (n - 3)), two
-    that share a dim never.
+    A matching contains a given pair with probability 1 / (n - 1), two disjoint pairs with
+    1 / ((n - 1) (n - 3)), and never two pairs that share a dim.
     """
     count = len(links)
     rows = links.sum(1)

@@ -1,6 +1,6 @@
-"""torch modules. They hold configuration and learned parameters.
+"""torch modules, which hold configuration and learned parameters.
 
-They hold no tables of floats, which ``.half()`` could cast, the meta device could lose or a
+They hold no floating-point tables that ``.half()`` could cast, the meta device could lose or a
 state_dict could save.
 """
 
@@ -33,7 +33,7 @@ from .windows import SwinRelativeBias, SwinV2RelativeBias
 if TYPE_CHECKING:
     from .parallel import HeadParallel as HeadParallel
 
-late.torch_operations()  # not inside torch.compile, where a first call might import it too late
+late.torch_operations()  # here, since a first call inside torch.compile might import it too late
 
 __all__ = [
     "FIRE",

@@ -1,4 +1,4 @@
-"""Modules of absolute encodings: what they have in common, and those of a formula."""
+"""Modules of absolute encodings: their base class, and the encodings that a formula defines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class PositionalEncoding(Described):
     """The base class of the absolute encodings: ``dropout(combine(x, encoding))``.
 
-    A subclass defines `encoding`, what the positions are worth. Calling the module combines it with
+    A subclass defines `encoding`, the encodings of positions. Calling the module combines them with
     the embeddings.
 
     Args:
@@ -35,13 +35,13 @@ class PositionalEncoding(Described):
         how: as in `posenc_native.combine`: "add" and "multiply" keep ``[..., d_model]``,
             "concatenate" makes it wider.
         x_scale: factor of x; "sqrt" is the sqrt(d_model) of the Transformer paper.
-        batch_first: x is ``[b, s, d_model]``; otherwise ``[s, b, d_model]``, as in torch's own
+        batch_first: x is ``[b, s, d_model]``; otherwise ``[s, b, d_model]``, as in torch's
             tutorial.
 
     Shape:
         x ``[b, s, d_model]`` (any leading axes) or ``[s, b, d_model]``; positions None for
-        ``start .. start + s - 1``, ``[s]`` or ``[b, s]``; the result is like x, or of width
-        d_model + e where an encoding of width e is concatenated.
+        ``start .. start + s - 1``, ``[s]`` or ``[b, s]``; the result is like x, or has width
+        d_model + e if an encoding of width e is concatenated.
     """
 
     def __init__(
@@ -72,9 +72,9 @@ class PositionalEncoding(Described):
         device: Device | None = None,
         dtype: torch.dtype | None = None,
     ) -> Tensor:
-        """``[s, e]`` of an int s for 0 .. s-1, else ``positions.shape + (e,)``.
+        """The encodings: ``[s, e]`` for an int s (0 .. s-1), otherwise ``positions.shape + (e,)``.
 
-        device, dtype: of encodings that are computed; those from a table are like its parameter.
+        device, dtype: of computed encodings; encodings from a table are like its parameter.
         """
         raise NotImplementedError
 
@@ -86,11 +86,11 @@ class PositionalEncoding(Described):
         start: int = 0,
         encoding: Tensor | None = None,
     ) -> Tensor:
-        """x with its positions.
+        """Combine x with the encodings of its positions.
 
         positions: None for 0 .. s-1, an int p for p .. p + s-1, ``[s]`` or ``[b, s]``.
         start: the position of the first token, if no positions are given.
-        encoding: the result of `encoding`, if it is there already.
+        encoding: the result of `encoding`, if it has already been computed.
         """
         rows = self._rows(x)
         combined = self._combined(rows, self._points(rows, positions, start), encoding)
@@ -107,11 +107,11 @@ class PositionalEncoding(Described):
         return x if self.batch_first else x.transpose(0, 1)
 
     def _points(self, rows: Tensor, positions: int | Tensor | None, start: int) -> int | Tensor:
-        """The positions, or how many there are from 0."""
+        """The positions, or their number from 0."""
         first = type(start) is int and start == 0
         if positions is not None:
             if not first:
-                expected = "0 where there are positions"
+                expected = "0 if positions are given"
                 arguments.wrong_value(type(self).__name__, "start", expected, start)
             if not arguments.is_count(positions):
                 return positions
@@ -132,14 +132,14 @@ class PositionalEncoding(Described):
 
 
 class LinearPositionalEncoding(PositionalEncoding):
-    """Positions themselves, times a factor.
+    """The positions times a factor.
 
     Args:
         d_model, dropout, how, x_scale, batch_first: as in `PositionalEncoding`; x is
             ``[b, s, d_model]``, of floats.
-        dim: number of channels; with one it is added to all of x.
+        dim: number of channels; a single channel is added to all of x.
         scale: factor of the positions.
-        learned: the factor is a parameter, one for each channel.
+        learned: the factor is a parameter, one per channel.
 
     Raises:
         ValueError, TypeError: as in `posenc_native.linear_positions` and `posenc_native.combine`.
@@ -173,7 +173,7 @@ class LinearPositionalEncoding(PositionalEncoding):
             self.scale = nn.Parameter(torch.full((self.dim,), self.first_scale))
 
     def reset_parameters(self) -> None:
-        """Give a learned factor the value that it began with."""
+        """Reset a learned factor to its initial value."""
         if isinstance(self.scale, nn.Parameter):
             nn.init.constant_(self.scale, self.first_scale)
 
@@ -183,7 +183,7 @@ class LinearPositionalEncoding(PositionalEncoding):
         device: Device | None = None,
         dtype: torch.dtype | None = None,
     ) -> Tensor:
-        """``[s, dim]`` of an int s for 0 .. s-1, else ``positions.shape + (dim,)``."""
+        """The encodings: ``[s, dim]`` for an int s (0 .. s-1), or ``positions.shape + (dim,)``."""
         values: Tensor = linear_positions(
             positions, self.dim, scale=self.scale, dtype=dtype, device=device_of(self, device)
         )
@@ -194,13 +194,13 @@ class LinearPositionalEncoding(PositionalEncoding):
 
 
 class NormalizedPositionalEncoding(PositionalEncoding):
-    """Positions as a share of the length, from `low` to `high`.
+    """Positions as a fraction of the length, from `low` to `high`.
 
     Args:
         d_model, dropout, how, x_scale, batch_first: as in `PositionalEncoding`; x is
             ``[b, s, d_model]``, of floats.
-        low, high: of the first and of the last position.
-        dim: number of channels, all alike; with one it is added to all of x.
+        low, high: the values of the first and the last position.
+        dim: number of channels, all equal; a single channel is added to all of x.
 
     Raises:
         ValueError, TypeError: as in `posenc_native.normalized_positions` and
@@ -231,7 +231,7 @@ class NormalizedPositionalEncoding(PositionalEncoding):
     ) -> None:
         super().__init__(d_model, dropout, how=how, x_scale=x_scale, batch_first=batch_first)
         self.options: dict[str, Any] = {"low": low, "high": high, "dim": dim}
-        self.encoding(0)  # raises for an impossible configuration
+        self.encoding(0)  # raises if the configuration is invalid
 
     def encoding(
         self,
@@ -242,10 +242,10 @@ class NormalizedPositionalEncoding(PositionalEncoding):
         length: int | Tensor | None = None,
         mask: Tensor | None = None,
     ) -> Tensor:
-        """``[s, dim]`` of an int s for 0 .. s-1, else ``positions.shape + (dim,)``.
+        """The encodings: ``[s, dim]`` for an int s (0 .. s-1), or ``positions.shape + (dim,)``.
 
         length, mask: as in `posenc_native.normalized_positions`: length an int or numbers ``[b]``,
-            mask bools or integers ``[b, s]``; with a mask no positions.
+            mask bools or integers ``[b, s]``, given instead of positions.
         """
         values: Tensor = normalized_positions(
             positions, length, mask=mask, dtype=dtype, device=device_of(self, device),
@@ -263,10 +263,10 @@ class NormalizedPositionalEncoding(PositionalEncoding):
         mask: Tensor | None = None,
         encoding: Tensor | None = None,
     ) -> Tensor:
-        """x with its positions.
+        """Combine x with the encodings of its positions.
 
         start, encoding: as in `PositionalEncoding`: an int, and floats ``[s, e]``.
-        length: of the sequences, an int or ``[b]``; None for s.
+        length: length of the sequences, an int or ``[b]``; None for s.
         mask: ``[b, s]``, False or 0 for padding, in place of positions and length.
         """
         if encoding is None:

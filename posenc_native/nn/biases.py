@@ -1,4 +1,4 @@
-"""Biases of attention scores by the distance of key and query: ALiBi, T5 and the like."""
+"""Biases of attention scores by the distance between key and query: ALiBi, T5 and the like."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 class ToeplitzBias(Described):
     """A bias that depends on key - query alone: the base class of ALiBi, T5 and the like.
 
-    A subclass defines `diagonals`, what the distances are worth. Calling the module adds the bias
-    to scores, without making it; `bias` makes it.
+    A subclass defines `diagonals`, one number per distance. Calling the module adds the bias to
+    scores without the bias matrix in memory; `bias` makes the matrix.
 
     Shape:
         scores ``[..., H, q_len, k_len]``; q_offset, the position of the first query, an int or
-        integers for the first axis of the scores (decoding with a cache). It may be left out, for
-        0, where q_len and k_len are equal, and only there.
+        integers for the first axis of the scores (decoding with a cache). It may be omitted, and is
+        then 0, only if q_len and k_len are equal.
 
-    In a step of decoding, making the diagonals takes longer than adding them. Layers that share a
-    bias, as T5's do, can share its diagonals: ``module(scores, diagonals=module.diagonals(...))``.
+    In a decoding step, making the diagonals takes longer than adding them. Layers that share a
+    bias, like T5's, can share its diagonals: ``module(scores, diagonals=module.diagonals(...))``.
     """
 
     def diagonals(
@@ -45,7 +45,7 @@ class ToeplitzBias(Described):
         q_offset: int | Tensor | None = None,
         device: Device | None = None,
     ) -> Tensor:
-        """``[H, q_len + k_len - 1]``, or ``[B, H, ...]`` for q_offset ``[B]``."""
+        """The diagonals: ``[H, q_len + k_len - 1]``, or ``[B, H, ...]`` for q_offset ``[B]``."""
         raise NotImplementedError
 
     def forward(
@@ -56,16 +56,16 @@ class ToeplitzBias(Described):
         *,
         diagonals: Tensor | None = None,
     ) -> Tensor:
-        """Scores with the bias added; written over them if `inplace`.
+        """Add the bias to scores; `inplace` overwrites them.
 
-        diagonals: the result of `diagonals` for scores of these lengths and this q_offset, if it is
-            there already.
+        diagonals: the result of `diagonals` for scores of these lengths and this q_offset, if it
+            has already been computed.
         """
         _check_scores(type(self).__name__, scores)
         q_len, k_len = scores.shape[-2:]
         if diagonals is None:
             diagonals = self.diagonals(q_len, k_len, q_offset, scores.device)
-        if diagonals.ndim == 3:  # of q_offset [B], which is the first axis of the scores
+        if diagonals.ndim == 3:  # for q_offset [B], whose axis is the first one of the scores
             diagonals = diagonals.unflatten(0, (-1, *(1,) * (scores.ndim - 4)))
         out = scores if inplace else None
         sum_: Tensor = add_toeplitz_bias(scores, diagonals, out=out)
@@ -79,9 +79,9 @@ class ToeplitzBias(Described):
         dtype: torch.dtype | None = None,
         device: Device | None = None,
     ) -> Tensor:
-        """The bias itself, ``[..., H, q_len, k_len]``, as an attn_mask for example.
+        """The bias matrix, ``[..., H, q_len, k_len]``, for example as an attn_mask.
 
-        device: for modules without parameters; otherwise the result is where these are.
+        device: for modules without parameters; otherwise the result is on the parameters' device.
         """
         diagonals = self.diagonals(q_len, k_len, q_offset, device)
         laid: Tensor = toeplitz_bias(diagonals, q_len, k_len, dtype=dtype)
@@ -89,7 +89,7 @@ class ToeplitzBias(Described):
 
 
 class BiasOfHeads(ToeplitzBias):
-    """A bias with heads of which a rank may have some, and with a causal mask."""
+    """A bias whose heads may be split over ranks, with an optional causal mask."""
 
     head_axes: ClassVar[dict[str, int | None]] = {}  # axes of heads, by parameter
 
@@ -107,13 +107,13 @@ class BiasOfHeads(ToeplitzBias):
         q_offset: int | Tensor | None = None,
         device: Device | None = None,
     ) -> Tensor:
-        """``[H, q_len + k_len - 1]``, or ``[B, H, ...]`` for q_offset ``[B]``."""
+        """The diagonals: ``[H, q_len + k_len - 1]``, or ``[B, H, ...]`` for q_offset ``[B]``."""
         lengths = {"q_len": q_len, "k_len": k_len, "q_offset": q_offset}
         values: Tensor = self._diagonals(device_of(self, device), causal=self.causal, **lengths)
         return values
 
     def _diagonals(self, device: torch.device, **call: Any) -> Any:
-        """What a subclass makes of the call: its function of posenc_native, of its parameters."""
+        """The diagonals of a call, from the subclass's function of posenc_native and parameters."""
         raise NotImplementedError
 
 
@@ -122,14 +122,14 @@ class ALiBi(BiasOfHeads):
 
     Args:
         num_heads: H.
-        symmetric: False for ``slope * (key - query)``, which rises over future keys and needs a
-            causal mask.
+        symmetric: False for ``slope * (key - query)``, which is positive for future keys and needs
+            a causal mask.
         learned: the slopes are parameters.
-        heads: which of them are here, where tensor parallelism gives each rank some: a range or
-            slice of consecutive ones, or (rank, ranks) for an equal share. Scores then have these
-            heads alone.
-        causal: True for a mask as well: keys after the query are worth -inf, so that ``bias`` is an
-            attn_mask for scaled_dot_product_attention, which takes no is_causal beside one.
+        heads: the heads of this rank, if tensor parallelism splits them: a range or slice of
+            consecutive heads, or (rank, ranks) for an equal share. Scores then have only these
+            heads.
+        causal: True to include the causal mask: keys after the query are -inf, so that ``bias`` is
+            an attn_mask for scaled_dot_product_attention, which accepts no is_causal with one.
 
     Raises:
         ValueError, TypeError: as in `posenc_native.add_toeplitz_bias`.
@@ -161,10 +161,10 @@ class ALiBi(BiasOfHeads):
         if learned:
             self.slopes = nn.Parameter(torch.empty(len(self.heads)))
             self.reset_parameters()
-        self.diagonals(1, 1)  # raises for a `symmetric` that is no bool
+        self.diagonals(1, 1)  # raises if `symmetric` is not a bool
 
     def reset_parameters(self) -> None:
-        """Give learned slopes the values of `posenc_native.alibi_slopes`."""
+        """Reset learned slopes to `posenc_native.alibi_slopes`."""
         if self.slopes is not None:
             slopes = torch.tensor(alibi_slopes(self.num_heads), dtype=torch.float32)
             initialize_heads(self, "slopes", slopes)
@@ -178,20 +178,20 @@ class ALiBi(BiasOfHeads):
 
 
 class Kerple(BiasOfHeads):
-    """Kernelised bias with two learned numbers a head: ``-r1 * log(1 + r2 * d)``.
+    """Kernelized bias with two learned numbers per head: ``-r1 * log(1 + r2 * d)``.
 
     d is the distance to earlier keys. With kind "power" the bias is ``-r1 * d ** r2``.
 
     Args:
         num_heads: H.
         kind: "log" or "power".
-        heads: which of them are here, as in `ALiBi`: a range, a slice or (rank, ranks).
-        causal: True for a mask as well, as in `ALiBi`: keys after the query are worth -inf.
+        heads: the heads of this rank, as in `ALiBi`: a range, a slice or (rank, ranks).
+        causal: True to include the causal mask, as in `ALiBi`: keys after the query are -inf.
 
     Raises:
         ValueError, TypeError: as in `posenc_native.kerple_diagonals`.
 
-    Source: Chi et al. 2022, "KERPLE"; parameters drawn and bounded as in its code.
+    Source: Chi et al. 2022, "KERPLE"; parameters are initialized and bounded as in its code.
 
     Example:
         >>> import torch
@@ -214,7 +214,7 @@ class Kerple(BiasOfHeads):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw r1 in 0 .. 2 and r2 in 0 .. 1 (0 .. 2 for a power), as the code of the paper."""
+        """Draw r1 from 0 .. 2 and r2 from 0 .. 1 (0 .. 2 for a power), as in the paper's code."""
         for name, most in (("r1", 2), ("r2", 1 if self.kind == "log" else 2)):
             initialize_heads(self, name, torch.rand(self.num_heads, device=self.r1.device) * most)
 
@@ -225,13 +225,13 @@ class Kerple(BiasOfHeads):
 
 
 class Sandwich(BiasOfHeads):
-    """Inner products of sinusoidal encodings as a bias, per head scaled down.
+    """Inner products of sinusoidal encodings as a bias, scaled down for each head.
 
     Args:
         num_heads: H.
-        dim, base: of the sinusoidal encoding.
-        heads: which of them are here, as in `ALiBi`: a range, a slice or (rank, ranks).
-        causal: True for a mask as well, as in `ALiBi`: keys after the query are worth -inf.
+        dim, base: width and base of the sinusoidal encoding.
+        heads: the heads of this rank, as in `ALiBi`: a range, a slice or (rank, ranks).
+        causal: True to include the causal mask, as in `ALiBi`: keys after the query are -inf.
 
     Source: Chi et al. 2023, "Dissecting Transformer Length Extrapolation via the Lens of Receptive
     Field Analysis".
@@ -263,7 +263,7 @@ class Sandwich(BiasOfHeads):
 
 
 class TableOfDistances(BiasOfHeads):
-    """A bias with a learned table: a row for each distance, or for some of them together."""
+    """A bias with a learned table: one row per distance or per group of distances."""
 
     head_axes: ClassVar[dict[str, int | None]] = {"weight": 1}
 
@@ -273,25 +273,25 @@ class TableOfDistances(BiasOfHeads):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the table normally, with standard deviation 0.02."""
+        """Draw the table from a normal distribution with standard deviation 0.02."""
         shape = (self.weight.shape[0], self.num_heads)
         initialize_heads(self, "weight", torch.randn(shape, device=self.weight.device) * 0.02)
 
 
 class T5RelativeBias(TableOfDistances):
-    """T5's learned bias of distance buckets.
+    """T5's learned bias for distance buckets.
 
     Args:
         num_heads: H.
         num_buckets: rows of the table.
-        max_distance: from here on distances share a bucket.
-        bidirectional: True in encoders; False in decoders, where future keys share bucket 0. They
-            are masked with `causal` alone.
-        heads: which of them are here, as in `ALiBi`: a range, a slice or (rank, ranks).
-        causal: True for a mask as well, as in `ALiBi`: keys after the query are worth -inf.
+        max_distance: distances from here on share a bucket.
+        bidirectional: True in encoders; False in decoders, where future keys share bucket 0. Only
+            `causal` masks them.
+        heads: the heads of this rank, as in `ALiBi`: a range, a slice or (rank, ranks).
+        causal: True to include the causal mask, as in `ALiBi`: keys after the query are -inf.
 
-    The parameter ``weight`` ``[num_buckets, H]`` is ``relative_attention_bias.weight`` of
-    transformers' models.
+    The parameter ``weight`` ``[num_buckets, H]`` is ``relative_attention_bias.weight`` in models of
+    transformers.
 
     Raises:
         ValueError, TypeError: as in `posenc_native.t5_diagonals`.
@@ -320,7 +320,7 @@ class T5RelativeBias(TableOfDistances):
         self.num_buckets: int = num_buckets
         self.max_distance: int = max_distance
         self.bidirectional: bool = bidirectional
-        self.diagonals(1, 1)  # raises for an impossible configuration
+        self.diagonals(1, 1)  # raises if the configuration is invalid
 
     def _diagonals(self, device: torch.device, **call: Any) -> Any:
         return t5_diagonals(
@@ -330,14 +330,14 @@ class T5RelativeBias(TableOfDistances):
 
 
 class ClippedRelativeBias(TableOfDistances):
-    """A learned number for each distance up to a limit, the farther ones sharing the last.
+    """A learned number for each distance up to a limit; farther distances share the last.
 
     Args:
         num_heads: H.
-        left: the farthest key before the query with a number of its own.
-        right: the farthest after it; by default `left`.
-        heads: which of them are here, as in `ALiBi`: a range, a slice or (rank, ranks).
-        causal: True for a mask as well, as in `ALiBi`: keys after the query are worth -inf.
+        left: the largest distance before the query with a separate number.
+        right: the largest distance after it; by default `left`.
+        heads: the heads of this rank, as in `ALiBi`: a range, a slice or (rank, ranks).
+        causal: True to include the causal mask, as in `ALiBi`: keys after the query are -inf.
 
     Example:
         >>> import torch
@@ -366,16 +366,16 @@ class ClippedRelativeBias(TableOfDistances):
 
 
 class FIRE(Described):
-    """A small network of the distance relative to the position of the query.
+    """A small network applied to the distance relative to the position of the query.
 
-    Every row has its own divisor, so this bias is a matrix that each call makes.
+    Every row has a different divisor, so this bias is a matrix that each call makes.
 
     Args:
         num_heads: H.
         hidden: width of the network.
-        c: first value of the learned factor of distances.
-        threshold: positions up to here are divided alike; a learned factor scales it.
-        causal: True for a mask as well, as in `ALiBi`: keys after the query are worth -inf.
+        c: initial value of the learned factor of distances.
+        threshold: positions up to here have the same divisor; a learned factor scales it.
+        causal: True to include the causal mask, as in `ALiBi`: keys after the query are -inf.
 
     Shape:
         scores ``[..., H, q_len, k_len]``, floats; q_offset as in `ToeplitzBias`: an int or integers
@@ -417,12 +417,12 @@ class FIRE(Described):
             nn.Linear(1, hidden), nn.ReLU(), nn.Linear(hidden, num_heads)
         )
         self.first_c: float = arguments.positive_number("FIRE", "c", c)
-        # One number each, with an axis: FSDP2 refuses parameters without.
+        # One number each, with an axis: FSDP2 refuses parameters without axes.
         self.c: nn.Parameter = nn.Parameter(torch.tensor([self.first_c]))
         self.threshold_scale: nn.Parameter = nn.Parameter(torch.tensor([1.0]))
 
     def reset_parameters(self) -> None:
-        """Give c and the scale of the threshold, and the network, first values."""
+        """Reset c, the scale of the threshold, and the network to initial values."""
         reset_layers(self.network)
         nn.init.constant_(self.c, self.first_c)
         nn.init.ones_(self.threshold_scale)
@@ -430,7 +430,7 @@ class FIRE(Described):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
-        """Numbers without an axis fit."""
+        """Also load numbers without an axis."""
         for name in ("c", "threshold_scale"):
             given = state_dict.get(prefix + name)
             if isinstance(given, Tensor) and not given.ndim:
@@ -438,7 +438,7 @@ class FIRE(Described):
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def forward(self, scores: Tensor, q_offset: int | Tensor | None = None) -> Tensor:
-        """Scores with the bias added."""
+        """Add the bias to scores."""
         _check_scores("FIRE", scores)
         return add_bias("FIRE", scores, self.bias(scores.shape[-2], scores.shape[-1], q_offset))
 
@@ -449,7 +449,7 @@ class FIRE(Described):
         q_offset: int | Tensor | None = None,
         dtype: torch.dtype | None = None,
     ) -> Tensor:
-        """The bias itself, ``[H, q_len, k_len]``, or ``[B, H, ...]`` for q_offset ``[B]``."""
+        """The bias matrix, ``[H, q_len, k_len]``, or ``[B, H, ...]`` for q_offset ``[B]``."""
         c, scale = (local_heads(self, x) for x in (self.c, self.threshold_scale))
         weight = self.network[0].weight
         values: Tensor = fire_bias(
@@ -473,7 +473,7 @@ def _check_scores(function: str, scores: Tensor) -> None:
 def add_bias(function: str, scores: Tensor, bias: Tensor, inplace: bool = False) -> Tensor:
     """Scores plus a bias [H, q_len, k_len] or [B, H, q_len, k_len].
 
-    As from `add_toeplitz_bias` the result has the scores' shape and dtype and is rounded once.
+    As with `add_toeplitz_bias`, the result has the scores' shape and dtype and is rounded once.
     """
     batch = tuple(bias.shape[:-3])
     if tuple(scores.shape[-3:]) != tuple(bias.shape[-3:]) or (

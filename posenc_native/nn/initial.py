@@ -1,4 +1,4 @@
-"""First values of parameters, wherever these are: on a device, sharded over several."""
+"""Initial values of parameters on one device or sharded over several."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 @torch.no_grad()
 def initialize(parameter: Tensor, values: Tensor) -> None:
-    """Write the values, the whole of them, into a parameter; of a DTensor rank 0 has the say."""
+    """Write all values into a parameter; for a DTensor, those of rank 0."""
     target: Any = parameter
     if type(target).__name__ == "DTensor":
         from torch.distributed.tensor import distribute_tensor
@@ -22,9 +22,9 @@ def initialize(parameter: Tensor, values: Tensor) -> None:
 
 
 def initialize_heads(module: nn.Module, name: str, values: Tensor) -> None:
-    """Write values for all heads of a layer into a parameter, which has those that are here."""
+    """Write the values of local heads into a parameter, from values for all heads of a layer."""
     parameter = getattr(module, name)
-    if values.shape != parameter.shape:  # a DTensor has the shape of all of them
+    if values.shape != parameter.shape:  # a DTensor has the shape for all heads
         axes: Any = module.head_axes
         heads: Any = module.heads
         values = values.narrow(axes[name], heads.start, len(heads))
@@ -32,10 +32,10 @@ def initialize_heads(module: nn.Module, name: str, values: Tensor) -> None:
 
 
 def reset_layers(network: nn.Module) -> None:
-    """Give torch's layers within new values, in their order.
+    """Reset torch's layers inside a network, in their order.
 
-    Those of linear layers are drawn whole, wherever the weights are: torch draws for each part of a
-    DTensor, and on the CPU gives parts the same numbers.
+    Linear layers are drawn as a whole, on any placement of the weights: torch draws each part of a
+    DTensor separately, and on the CPU gives the parts the same numbers.
     """
     for layer in network.modules():
         if isinstance(layer, nn.Linear):

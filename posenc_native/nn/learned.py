@@ -1,4 +1,4 @@
-"""Modules of absolute encodings that are learned: a table, and the states of a GRU."""
+"""Modules of learned absolute encodings: a table, and the states of a GRU."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ class LearnedPositionalEncoding(PositionalEncoding):
     """A learned vector for each position.
 
     Args:
-        num_positions: the positions 0 .. num_positions - 1 have one; others are an error.
+        num_positions: the positions 0 .. num_positions - 1 have a vector; others are an error.
         d_model, dropout, how, x_scale, batch_first: as in `PositionalEncoding`; x is
             ``[b, s, d_model]``, of floats.
         offset, padding_idx: as in `posenc_native.learned_positions`: ints, 2 and 1 in OPT, BART and
-            RoBERTa. The row of padding is 0 at first.
-        init: how the table begins: "normal" of standard deviation `std` (BERT and GPT-2: 0.02),
-            "truncated_normal" at two of them (ViT), "uniform" in 0 .. 1 (DETR), "zeros", or
-            "sinusoidal", the Transformer paper's table.
-        std: of "normal" and "truncated_normal".
+            RoBERTa. The row of padding is initialized to 0.
+        init: initial table: "normal" with standard deviation `std` (BERT and GPT-2: 0.02),
+            "truncated_normal" at two standard deviations (ViT), "uniform" in 0 .. 1 (DETR),
+            "zeros", or "sinusoidal", the Transformer paper's table.
+        std: standard deviation of "normal" and "truncated_normal".
 
-    The parameter ``weight`` ``[offset + num_positions, d_model]`` has the name and the rows that it
-    has in an nn.Embedding.
+    The parameter ``weight`` ``[offset + num_positions, d_model]`` has the same name and rows as in
+    an nn.Embedding.
 
     Raises:
         ValueError, TypeError: as in `posenc_native.learned_positions` and `posenc_native.combine`.
@@ -91,7 +91,7 @@ class LearnedPositionalEncoding(PositionalEncoding):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Give the table its first values."""
+        """Reset the table to its initial values."""
         whole = torch.empty(self.weight.shape, device=self.weight.device)
         _INITIAL_TABLES[self.init](whole, self)
         if self.padding_idx is not None:
@@ -104,7 +104,7 @@ class LearnedPositionalEncoding(PositionalEncoding):
         device: Device | None = None,
         dtype: torch.dtype | None = None,
     ) -> Tensor:
-        """``[s, d_model]`` of an int s for 0 .. s-1, else ``positions.shape + (d_model,)``."""
+        """``[s, d_model]`` for an int s (0 .. s-1), otherwise ``positions.shape + (d_model,)``."""
         rows: Tensor = learned_positions(
             self.weight, positions, offset=self.offset, padding_idx=self.padding_idx
         )
@@ -113,11 +113,11 @@ class LearnedPositionalEncoding(PositionalEncoding):
     def resampled(
         self, size: int | Sequence[int], *, prefix: int = 0, **options: Any
     ) -> LearnedPositionalEncoding:
-        """A module like this one for another length or grid, its table resampled.
+        """A module like this one for another length or grid, with a resampled table.
 
-        size, prefix, options: as in `posenc_native.resample_positions`: size an int, or ints of a
-            grid; prefix an int. The rows before position 0
-            stay as they are, and so do `prefix` rows after them.
+        size, prefix, options: as in `posenc_native.resample_positions`: size an int, or the ints of
+            a grid; prefix an int. The rows before position 0 and the `prefix` rows after them stay
+            unchanged.
         """
         weight = resample_positions(
             self.weight.detach(), size, prefix=self.offset + prefix, **options
@@ -145,20 +145,20 @@ _INITIAL_TABLES: dict[str, Callable[[Tensor, LearnedPositionalEncoding], Any]] =
 
 
 class RecurrentPositionalEncoding(PositionalEncoding):
-    """States of a GRU that runs from position to position without an input.
+    """States of a GRU that runs from position to position without input.
 
-    The states are those of `posenc_native.recurrent_positions`, from a learned start; a linear
-    layer makes them d_model wide if they are not. Lengths are not limited; how good it is beyond
-    the trained ones depends on the task.
+    The states are those of `posenc_native.recurrent_positions`, from a learned start. A linear
+    layer maps them to d_model if their width differs. Lengths are not limited; the quality beyond
+    the trained lengths depends on the task.
 
     Args:
         d_model, dropout, how, x_scale, batch_first: as in `PositionalEncoding`; x is
             ``[b, s, d_model]``, of floats.
         hidden: width of the state; None for d_model.
-        num_positions: how many steps to run where positions are given, which are looked up in
-            their states. Not needed without positions.
+        num_positions: the number of steps to run if positions are given, which are looked up in the
+            states. Not needed without positions.
 
-    In decoding, `states` with the last state makes one more encoding from one more step. A call
+    In decoding, `states` with the last state makes the next encoding with a single step. A call
     with positions runs all steps again.
 
     Raises:
@@ -207,7 +207,7 @@ class RecurrentPositionalEncoding(PositionalEncoding):
         )
 
     def reset_parameters(self) -> None:
-        """Draw all uniformly in +-1 / sqrt(hidden), as torch.nn.GRU does; the start too."""
+        """Draw parameters and start uniformly in +-1 / sqrt(hidden), like torch.nn.GRU."""
         self._draw()
         if self.output is not None:
             reset_layers(self.output)
@@ -219,9 +219,9 @@ class RecurrentPositionalEncoding(PositionalEncoding):
             initialize(parameter, nn.init.uniform_(whole, -bound, bound))
 
     def states(self, count: int, state: Tensor | None = None) -> Tensor:
-        """``[count, hidden]`` float32 (float64 for float64 parameters): `count` more states.
+        """The next `count` states: ``[count, hidden]`` float32 (float64 for float64 parameters).
 
-        state: ``[hidden]``, the last one before them; None for the start.
+        state: ``[hidden]``, the state before them; None for the start.
         """
         states: Tensor = recurrent_positions(
             count, self.start if state is None else state, self.weight_hh, self.bias_ih,
@@ -242,11 +242,11 @@ class RecurrentPositionalEncoding(PositionalEncoding):
         device: Device | None = None,
         dtype: torch.dtype | None = None,
     ) -> Tensor:
-        """``[s, d_model]`` of an int s for 0 .. s-1, else ``positions.shape + (d_model,)``."""
+        """``[s, d_model]`` for an int s (0 .. s-1), otherwise ``positions.shape + (d_model,)``."""
         if not isinstance(positions, Tensor):
             return self.projected(self.states(positions))
         if self.num_positions is None:
-            expected = "given to the module, to look up positions in so many states"
+            expected = "an int in the module, the number of states to look up positions in"
             arguments.wrong_value(type(self).__name__, "num_positions", expected, None)
         rows: Tensor = learned_positions(self.states(self.num_positions), positions)
         return self.projected(rows)

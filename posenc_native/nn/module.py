@@ -1,4 +1,4 @@
-"""What modules have in common: how they are printed and called, and what arguments must be."""
+"""Common parts of modules: how they are printed and called, and checks of arguments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from posenc_native.relative.heads import shown_heads
 
 
 class Described(nn.Module):
-    """A module that returns a tensor, and is printed as the call that makes it."""
+    """A module that returns a tensor and is printed as the call that makes it."""
 
     __call__: Callable[..., Tensor]  # torch's returns Any
 
@@ -31,11 +31,11 @@ class Described(nn.Module):
         return call_arguments(type(self), **given)
 
     def _other_arguments(self) -> dict[str, Any]:
-        """The arguments that are not attributes of the same names."""
+        """The arguments that are not attributes with the same names."""
         return {}
 
 
-_WRITTEN = (int, float, str, tuple, range)  # what attributes are written down: no parameters
+_WRITTEN = (int, float, str, tuple, range)  # types of attributes that are shown: no parameters
 
 
 def positive_size(function: str, argument: str, value: int) -> int:

@@ -1,4 +1,4 @@
-"""The module that norms queries and keys and rotates them."""
+"""The module that norms and rotates queries and keys."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ if TYPE_CHECKING:
 
 
 class NormRotaryEmbedding(RotatingModule):
-    """Norms queries and keys and rotates them by their positions, in one pass.
+    """Norm and rotate queries and keys by their positions, in one pass.
 
     Args:
         head_dim, base, rotary_dim, pairing, scaling, axis_map, rotary_start, inv_freq, scale: as in
             `RotaryEmbedding`.
         eps, norm_over, weight_offset, norm_first: as in `posenc_native.norm_rotary_qk`.
-        heads, kv_heads: how many heads q and k have (k as many as q unless it is said), for weights
-            of every head its own, ``[heads, head_dim]`` and ``[kv_heads, head_dim]``. The norm over
-            a "token" needs them; without them all heads share ``[head_dim]``.
+        heads, kv_heads: the numbers of heads of q and k (by default equal), for different weights
+            per head, ``[heads, head_dim]`` and ``[kv_heads, head_dim]``. The norm over a "token"
+            needs them; without them all heads share ``[head_dim]``.
         weights: False for a norm without weights.
 
     Attributes:
         rope: the `posenc_native.Rotary`.
         q_weight, k_weight: the parameters, or None.
 
-    ``.preset(...)`` and ``.from_config(...)`` take what follows head_dim and the rotation too:
-    ``NormRotaryEmbedding.from_config(config, eps=config.rms_norm_eps)``. Functions that take a
-    `Rotary` take the module, for its rotation alone.
+    ``.preset(...)`` and ``.from_config(...)`` also take the arguments beside head_dim and the
+    rotation: ``NormRotaryEmbedding.from_config(config, eps=config.rms_norm_eps)``. Functions that
+    take a `Rotary` also take the module, and use only its rotation.
 
-    A model's own norms have the weights under ``q_norm.weight`` and ``k_norm.weight``. They load
-    under the names here, of all heads in a row (OLMo 2) too::
+    A model's original norms have their weights under ``q_norm.weight`` and ``k_norm.weight``. These
+    load under the names here, including weights of all heads in a row (OLMo 2)::
 
         weights = {"q_weight": attention.q_norm.weight, "k_weight": attention.k_norm.weight}
         module.load_state_dict(weights)
 
     Shape:
-        q, k as layout says; they may differ in heads. positions None for 0 .. s-1, ``[s]`` or
+        q, k in the layout; they may differ in heads. positions None for 0 .. s-1, ``[s]`` or
         ``[b, s]``.
 
     Raises:
@@ -120,7 +120,7 @@ class NormRotaryEmbedding(RotatingModule):
 
     @property
     def head_axes(self) -> dict[str, int | None]:
-        """The axis of heads, by parameter; None where all share it."""
+        """The axis of heads of each parameter; None for a parameter that all heads share."""
         if self.norm_over == "token":
             expected = "'head', or queries and keys that are DTensors: the mean is over all heads"
             arguments.wrong_value("HeadParallel", "norm_over", expected, self.norm_over)
@@ -129,7 +129,7 @@ class NormRotaryEmbedding(RotatingModule):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Give the weights the values that change nothing: 1 - weight_offset."""
+        """Reset the weights to 1 - weight_offset, which changes nothing."""
         for weight in self.parameters():
             weight.fill_(1.0 - self.weight_offset)
 
@@ -142,7 +142,7 @@ class NormRotaryEmbedding(RotatingModule):
         inplace: bool = False,
         contiguous: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """q and k, normed and rotated; arguments as in `RotaryEmbedding.forward`."""
+        """Norm and rotate q and k; arguments as in `RotaryEmbedding.forward`."""
         if contiguous:
             function = type(self).__name__
             q = arguments.in_order(function, q, inplace)
@@ -150,7 +150,7 @@ class NormRotaryEmbedding(RotatingModule):
         return self.norm(q, k, positions, layout=layout, inplace=inplace)
 
     def _norm_options(self, q: Tensor | None, k: Tensor | None) -> dict[str, Any]:
-        """With the weights of heads that are here."""
+        """The options of the norm, with the weights of local heads."""
         weights = {
             name: None if weight is None or x is None else local_heads(self, weight)
             for name, weight, x in (("q_weight", self.q_weight, q), ("k_weight", self.k_weight, k))
@@ -163,7 +163,7 @@ class NormRotaryEmbedding(RotatingModule):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
-        """Weights of all heads in a row fit those by head."""
+        """Also load the weights of all heads in a row as weights per head."""
         for name, weight in self.named_parameters(recurse=False):
             given = state_dict.get(prefix + name)
             if isinstance(given, Tensor) and given.shape == (weight.numel(),):
@@ -184,16 +184,16 @@ class NormRotaryEmbedding(RotatingModule):
 def _head_counts(
     function: str, heads: int | None, kv_heads: int | None, norm_over: str, weights: bool
 ) -> tuple[int | None, int | None]:
-    """Heads of q and of k of weights by head; None and None for weights that all heads share."""
+    """The heads of q and k for weights per head; None and None if all heads share the weights."""
     if heads is None:
         if kv_heads is not None:
             arguments.wrong_value(function, "kv_heads", "None without heads", kv_heads)
         if norm_over == "token" and weights:
-            expected = "an int, for weights of all heads (weights=False for none)"
+            expected = "an int, for the weights of all heads (weights=False for no weights)"
             arguments.wrong_value(function, "heads", expected, None)
         return None, None
     if not weights:
-        expected = "None without weights: nothing is made of its size"
+        expected = "None without weights, since no parameter depends on it"
         arguments.wrong_value(function, "heads", expected, heads)
     heads = positive_size(function, "heads", heads)
     return heads, heads if kv_heads is None else positive_size(function, "kv_heads", kv_heads)

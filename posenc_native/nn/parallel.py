@@ -1,6 +1,6 @@
-"""Tensor parallelism: modules with a part of the heads on each rank.
+"""Tensor parallelism: modules with part of the heads on each rank.
 
-Imported when it is asked for: a torch may lack torch.distributed, which takes a while to import.
+This module is imported on first use: torch.distributed takes a while to import, and may be missing.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ __all__ = ["HeadParallel"]
 
 
 class HeadParallel(ParallelStyle):
-    """Let a module compute with the heads that a rank has, for ``parallelize_module``.
+    """Let a module compute with the heads of a rank, for ``parallelize_module``.
 
-    For modules with parameters, and those whose heads differ, beside projections that are
-    ``ColwiseParallel``: each rank then has local heads, and its queries, keys and scores are local
-    tensors. Parameters become DTensors. What heads have of their own (slopes, tables, frequencies,
-    the last layer of a network) is cut along them, and the module computes as if it had been made
-    with ``heads=(rank, ranks)``; what they share (the weights of `NormRotaryEmbedding`, Shaw's
-    tables, the first layer of `FIRE`) is there as a whole, and its gradient is summed over the
-    ranks. Modules without parameters whose heads are all alike (rotary, sinusoidal) need nothing.
+    This is for modules with parameters, or whose heads differ, beside ``ColwiseParallel``
+    projections: each rank then has local heads, and its queries, keys and scores are local tensors.
+    Parameters become DTensors. Parameters with an axis of heads (slopes, tables, frequencies, the
+    last layer of a network) are sharded along it, and the module computes as if it had been made
+    with ``heads=(rank, ranks)``. Parameters that heads share (the weights of `NormRotaryEmbedding`,
+    Shaw's tables, the first layer of `FIRE`) are replicated, and their gradients are summed over
+    the ranks. Modules without parameters whose heads are all alike (rotary, sinusoidal) need no
+    style.
 
     Raises:
-        TypeError: a module of which heads have nothing.
-        ValueError: ranks that do not divide its heads; a mesh of several dimensions; a norm over
-            all heads of a token, which needs them all (queries and keys that are DTensors).
+        TypeError: the module has nothing that belongs to heads.
+        ValueError: the ranks do not divide the heads; the mesh has several dimensions; or the norm
+            is over all heads of a token, which needs all heads (queries and keys as DTensors).
 
     Example:
         >>> from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
@@ -47,14 +48,14 @@ class HeadParallel(ParallelStyle):
         function, owner = "HeadParallel", type(module).__name__
         axes: dict[str, int | None] | None = getattr(module, "head_axes", None)
         if axes is None:
-            wrong_type(function, "module", "one that owns heads, as T5RelativeBias does", owner)
+            wrong_type(function, "module", "a module with heads, such as T5RelativeBias", owner)
         if device_mesh.ndim != 1:
-            wrong_value(function, "device_mesh", "one dimension", f"{device_mesh.ndim} of them")
+            wrong_value(function, "device_mesh", "one dimension", f"{device_mesh.ndim} dimensions")
         whole: Any = module
         if hasattr(whole, "num_heads"):
             if len(whole.heads) != whole.num_heads:
                 got = f"heads={whole.heads}"
-                wrong_value(function, "module", "one with all of its heads", got)
+                wrong_value(function, "module", "a module with all of its heads", got)
             share = (device_mesh.get_local_rank(), device_mesh.size())
             whole.heads = heads_of(owner, share, whole.num_heads)
         whole.head_mesh = device_mesh
@@ -64,7 +65,7 @@ class HeadParallel(ParallelStyle):
 
 
 def _take(module: nn.Module, name: str, axis: int | None, mesh: Any) -> None:
-    """Make a parameter a DTensor, cut along its axis of heads, if it has one."""
+    """Make a parameter a DTensor, sharded along its axis of heads, if it has one."""
     layer, _, own = name.rpartition(".")
     holder = module.get_submodule(layer)
     given = getattr(holder, own, None)

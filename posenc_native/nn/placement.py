@@ -1,4 +1,4 @@
-"""On which device, in which precision and with which heads a module computes."""
+"""The device, the precision and the heads that a module computes with."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def device_of(module: nn.Module, device: Device | None) -> torch.device:
-    """The one given, or where the module's parameters are."""
+    """The given device, or that of the module's parameters."""
     if device is not None:
         return torch.device(device)
     like = next(module.parameters(), None)
@@ -22,16 +22,16 @@ def device_of(module: nn.Module, device: Device | None) -> torch.device:
 
 
 def precision_of(x: Tensor) -> torch.dtype:
-    """The dtype in which an encoding of x is computed: float32, or float64 where x has it."""
+    """The dtype in which an encoding of x is computed: float32, or float64 if x is float64."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
 def local_heads(module: nn.Module, parameter: Tensor) -> Tensor:
-    """The parameter; where `HeadParallel` has taken it, what the local heads have of it.
+    """The parameter; if `HeadParallel` has sharded it, the part for local heads.
 
-    One that all heads share is there as a whole: its gradient is summed over the ranks, of which
-    each has that of its heads. A DTensor that somebody else has cut (FSDP, outside of forward)
-    stays what it is.
+    A parameter that all heads share is whole: each rank has the gradient of its heads, and the
+    gradients are summed over the ranks. A DTensor sharded by others (FSDP, outside of forward)
+    stays unchanged.
     """
     mesh = getattr(module, "head_mesh", None)
     if mesh is None or type(parameter).__name__ != "DTensor":
@@ -47,7 +47,7 @@ def local_heads(module: nn.Module, parameter: Tensor) -> Tensor:
 
 
 def local_network(module: nn.Module, network: nn.Module) -> Callable[[Tensor], Tensor]:
-    """A network of the module's, with `local_heads` of its parameters."""
+    """A network of the module, with `local_heads` applied to its parameters."""
     if getattr(module, "head_mesh", None) is None:
         return network
     own = {name: local_heads(module, p) for name, p in network.named_parameters()}

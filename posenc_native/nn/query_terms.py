@@ -1,4 +1,4 @@
-"""Relative terms that depend on the query too: Transformer-XL, the Conformer, Shaw et al."""
+"""Relative terms that also depend on the query: Transformer-XL, the Conformer, Shaw et al."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ class RelativePositionalEncoding(Described):
     """Scores of Transformer-XL and the Conformer: content, and sinusoids of distances.
 
     ``((q_i + u) . k_j + (q_i + v) . W r_(i - j)) * scale``, where r is the sinusoidal table of
-    distances and u, v, W are learned. No ``[q_len, k_len, d]`` is made, and no distance wraps round
-    into the upper triangle.
+    distances and u, v, W are learned. No ``[q_len, k_len, d]`` is made, and no distance wraps into
+    the upper triangle.
 
     Args:
         d_model: width of the table of distances, even.
         num_heads: H.
         head_dim: by default d_model / num_heads.
         causal: True, as in Transformer-XL: scores of keys after the query are -inf, and distances
-            to them need no rows (half the work). False, as in the Conformer: all are scored.
-        layout, base: of the sinusoids, as in `posenc_native.sinusoidal`: a name, "sin_cos" in
+            to them need no rows (half the work). False, as in the Conformer: all keys are scored.
+        layout, base: for the sinusoids, as in `posenc_native.sinusoidal`: a name, "sin_cos" in
             Transformer-XL, "interleaved" in ESPnet's and NeMo's Conformer; a number above 0.
-        scale: of the sum; by default 1 / sqrt(head_dim).
+        scale: factor of the sum; by default 1 / sqrt(head_dim).
 
     Attributes:
         pos_bias_u, pos_bias_v: parameters, ``[H, head_dim]``.
@@ -99,7 +99,7 @@ class RelativePositionalEncoding(Described):
         self.pos_bias_v: nn.Parameter = nn.Parameter(torch.zeros(num_heads, width))
 
     def reset_parameters(self) -> None:
-        """Draw the linear layer; u and v begin as zeros."""
+        """Draw the linear layer; reset u and v to zeros."""
         reset_layers(self.linear_pos)
         for bias in (self.pos_bias_u, self.pos_bias_v):
             nn.init.zeros_(bias)
@@ -112,11 +112,11 @@ class RelativePositionalEncoding(Described):
         dtype: torch.dtype | None = None,
         device: Device | None = None,
     ) -> Tensor:
-        """Sinusoids of the distances query - key, ``[q_len + k_len - 1, d_model]``, falling.
+        """Sinusoids of falling distances query - key, ``[q_len + k_len - 1, d_model]``.
 
-        The first row is the farthest key before a query, distance q_offset + q_len - 1; where
-        ``causal``, the last is distance 0. For ``[q_len, k_len, d_model]`` see `matrix`. q_offset
-        may be left out, for 0, where q_len and k_len are equal.
+        The first row is for the farthest key before a query, distance q_offset + q_len - 1; with
+        ``causal``, the last is for distance 0. For ``[q_len, k_len, d_model]`` see `matrix`.
+        q_offset may be omitted, and is then 0, if q_len and k_len are equal.
         """
         k_len = q_len if k_len is None else k_len
         q_offset = first_query("RelativePositionalEncoding.table", q_len, k_len, q_offset)
@@ -133,22 +133,22 @@ class RelativePositionalEncoding(Described):
     def matrix(self, q_len: int, k_len: int | None = None, q_offset: int | None = None) -> Tensor:
         """The rows of `table` for every query and key, ``[q_len, k_len, d_model]``.
 
-        It is large and meant for looking at: the scores do not need it.
+        It is large and meant for inspection: the scores do not need it.
         """
         k_len = q_len if k_len is None else k_len
         table = self.table(q_len, k_len, q_offset)
         entries = torch.arange(k_len, device=table.device) - torch.arange(
             q_len, device=table.device
         ).unsqueeze(1) + (q_len - 1)  # fmt: skip
-        if self.causal:  # distances that are not there are zeros
+        if self.causal:  # missing distances are zeros
             table = nn.functional.pad(table, (0, 0, 0, q_len + k_len - 1 - table.shape[0]))
         return table[entries]
 
     def forward(self, q: Tensor, k: Tensor, q_offset: int | None = None) -> Tensor:
         """Scaled scores, ``[..., H, q_len, k_len]``.
 
-        q_offset: position of the first query among the keys; by default ``k_len - q_len``, for
-            keys that begin with a memory or a cache.
+        q_offset: position of the first query among the keys; by default ``k_len - q_len``, if the
+            keys begin with a memory or a cache.
         """
         bias_u, bias_v = (local_heads(self, x) for x in (self.pos_bias_u, self.pos_bias_v))
         heads, width = bias_u.shape
@@ -183,11 +183,11 @@ class ShawRelativePosition(Described):
 
     Args:
         head_dim: width of a head.
-        left: the farthest key before the query with a row of its own.
-        right: the farthest after it; by default `left`.
+        left: the largest distance before the query with a separate row.
+        right: the largest distance after it; by default `left`.
         values: whether there is a table for the values.
-        causal: True for a mask as well: scores of keys after the query are -inf.
-        scale: of the scores; by default 1 / sqrt(head_dim).
+        causal: True to include the causal mask: scores of keys after the query are -inf.
+        scale: factor of the scores; by default 1 / sqrt(head_dim).
 
     Shape:
         q ``[..., H, q_len, head_dim]``, k and v ``[..., H, k_len, head_dim]``.
@@ -232,7 +232,7 @@ class ShawRelativePosition(Described):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the tables uniformly, as Xavier."""
+        """Draw the tables with Xavier's uniform initialization."""
         for table in self.parameters():
             whole = torch.empty(table.shape, device=table.device)
             initialize(table, nn.init.xavier_uniform_(whole))
@@ -256,7 +256,7 @@ class ShawRelativePosition(Described):
         return _without_future(scores, q_offset) if self.causal else scores
 
     def attend(self, probabilities: Tensor, v: Tensor, q_offset: int | None = None) -> Tensor:
-        """``[..., H, q_len, head_dim]``: the weighted values, with those of the table."""
+        """The weighted sum of values and table rows, ``[..., H, q_len, head_dim]``."""
         out: Tensor = _product(probabilities, v)
         if self.value_table is None:
             return out
@@ -277,13 +277,13 @@ class ShawRelativePosition(Described):
 
 
 def _reusable(content: Tensor, positions: Tensor) -> Tensor | None:
-    """The content scores, to be written over by the sum, if autograd needs neither of the two."""
+    """The content scores, for the sum to overwrite, if autograd needs neither of the two."""
     wanted = torch.is_grad_enabled() and (content.requires_grad or positions.requires_grad)
     return None if wanted or tracing() else content
 
 
 def _without_future(scores: Tensor, q_offset: int) -> Tensor:
-    """Scores ``[..., q_len, k_len]`` with those of later keys -inf, in place where that can be."""
+    """Scores ``[..., q_len, k_len]`` with -inf for later keys, in place if possible."""
     q_len, k_len = scores.shape[-2:]
     entries = (*scores.shape[-3:-2], max(q_len + k_len - 1, 0))
     masked: Tensor = add_toeplitz_bias(
@@ -300,12 +300,12 @@ def _score_scale(function: str, scale: float | None, head_dim: int) -> float:
 
 
 def _scale_as_given(scale: float, head_dim: int) -> float | None:
-    """The argument that stands for this scale: None for the default."""
+    """The argument for this scale: None for the default."""
     return None if scale == _score_scale("", None, head_dim) else scale
 
 
 def _first_query_position(function: str, q_offset: int | None, q_len: int, k_len: int) -> int:
-    """Position of the first query; by default the queries are the last of the keys."""
+    """Position of the first query; by default the queries align with the last keys."""
     return k_len - q_len if q_offset is None else signed_integer(function, "q_offset", q_offset)
 
 

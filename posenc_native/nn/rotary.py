@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from posenc_native.base.kinds import Pairing, SupportsRotary
     from posenc_native.rotary.verbs import BoundRotary
 
-    # None for 0 .. s-1, an int p for p .. p + s-1, or those of all tokens.
+    # None for 0 .. s-1, an int p for p .. p + s-1, or the positions of all tokens.
     Positions = npt.ArrayLike | Tensor | None
 
 
 class RotaryModule(nn.Module):
-    """A module that has a `Rotary` and no buffers: how it is made, moved and printed."""
+    """A module with a `Rotary` and no buffers: how it is made, moved and printed."""
 
-    _made_by: tuple[str, str] | None = None  # a class method and its arguments, for print(model)
+    _made_by: tuple[str, str] | None = None  # class method and its arguments, for print(model)
 
     @takes_words
     def __init__(
@@ -78,7 +78,7 @@ class RotaryModule(nn.Module):
 
         Args:
             config, layer_type, layer, seq_len: as in `posenc_native.Rotary.from_config`.
-            options: arguments of the module that say nothing of the rotation.
+            options: arguments of the module that do not define the rotation.
 
         Raises:
             ValueError, TypeError, OSError: as there.
@@ -96,11 +96,11 @@ class RotaryModule(nn.Module):
     def preset(
         cls, name: str, layer_type: str | None = None, *, seq_len: int | None = None, **options: Any
     ) -> Self:
-        """The rotation of a published model, by name; `posenc_native.rotary_presets` has them.
+        """The rotation of a published model, by name; `posenc_native.rotary_presets` lists them.
 
         Args:
             name, layer_type, seq_len: as in `posenc_native.Rotary.preset`.
-            options: arguments of the module that say nothing of the rotation.
+            options: arguments of the module that do not define the rotation.
 
         Raises:
             ValueError, TypeError: as there.
@@ -116,7 +116,7 @@ class RotaryModule(nn.Module):
         return module
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Move the frequencies along with the model, ahead of tracing and graph capture."""
+        """Move the frequencies with the model, before tracing and graph capture."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         device = fn(torch.empty(0)).device
         if device.type != "meta":
@@ -135,16 +135,16 @@ class RotaryModule(nn.Module):
 
 
 class RotatingModule(RotaryModule):
-    """One that rotates as its `Rotary` says, after a norm of its own if it has one."""
+    """A module that rotates like its `Rotary`, after its own norm if it has one."""
 
     def __rotary__(self) -> Rotary:
-        """What functions that take a `Rotary` see in the module: how it rotates, and no norm."""
+        """The `Rotary`, which functions that take one use: the rotation without the norm."""
         return self.rope
 
     def norm(
         self, q: Tensor | None, k: Tensor | None, positions: Positions = None, **options: Any
     ) -> tuple[Tensor, Tensor]:
-        """q and k, normed and rotated: `posenc_native.Rotary.norm`, by the module's norm if any."""
+        """Norm and rotate q and k: `posenc_native.Rotary.norm`, with the module's norm if any."""
         norm: Any = self.rope.norm
         own = self._norm_options(q, k)
         return norm(q, k, positions, **own, **options)  # type: ignore[no-any-return]
@@ -160,9 +160,9 @@ class RotatingModule(RotaryModule):
         slots: npt.ArrayLike | Tensor,
         **options: Any,
     ) -> Any:
-        """q rotated; k, rotated, and v are written to caches: `posenc_native.Rotary.append`.
+        """Rotate q and k, and write k and v to caches: `posenc_native.Rotary.append`.
 
-        A module with a norm has normed q and k before.
+        A module with a norm applies it to q and k first.
         """
         own = self._norm_options(q, k)
         given = {"norm": True, **own, **options} if own else options
@@ -174,28 +174,28 @@ class RotatingModule(RotaryModule):
 
 
 class RotaryEmbedding(RotatingModule):
-    """Rotates queries and keys by their positions.
+    """Rotate queries and keys by their positions.
 
     Args:
         head_dim: width of a head, which q and k must have; or a `posenc_native.Rotary`, or a module
             that has one, in place of all arguments.
         base, rotary_dim, pairing, scaling, axis_map, rotary_start, inv_freq, scale: as in
             `posenc_native.Rotary`.
-        layout: of the heads that calls rotate, where these say no other: "bhsd" (default), "bshd",
-            "thd" ...; beside a `Rotary`, in place of its own.
+        layout: default layout of the calls: "bhsd" (default), "bshd", "thd" ...; with a `Rotary`,
+            replaces the layout of that.
 
     Attributes:
         rope: the `posenc_native.Rotary`.
 
-    Functions that take a `Rotary` (`posenc_native.rerotate`, pictures) take the module as well.
+    Functions that take a `Rotary` (`posenc_native.rerotate`, pictures) also take the module.
 
     Shape:
-        q, k as layout says; they may differ in heads. positions None for 0 .. s-1, ``[s]`` or
+        q, k in the layout; they may differ in heads. positions None for 0 .. s-1, ``[s]`` or
         ``[b, s]``.
 
     Raises:
-        ValueError, TypeError: as in `posenc_native.Rotary` and `posenc_native.apply_rotary_qk`;
-            heads that are not of head_dim dims.
+        ValueError, TypeError: as in `posenc_native.Rotary` and `posenc_native.apply_rotary_qk`; or
+            the width of heads is not head_dim.
 
     Source: Su et al. 2021, "RoFormer".
 
@@ -219,29 +219,29 @@ class RotaryEmbedding(RotatingModule):
         inplace: bool = False,
         contiguous: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """q and k, rotated.
+        """Rotate q and k.
 
         Args:
-            q, k: ``[b, h, s, d]`` or as layout says, floating; with ``k=None`` q alone.
+            q, k: ``[b, h, s, d]`` or as in layout, floating-point; with ``k=None`` only q.
             positions: None for 0 .. s-1, an int p for p .. p + s-1, ``[s]`` or ``[b, s]``.
-            layout: default that of the module.
+            layout: default the layout of the module.
             inplace, contiguous: as in `posenc_native.apply_rotary_qk`.
         """
-        other: Any = k  # type checkers: a module's results are tensors, as those of others are
-        # The method itself: calling the object takes twice as long.
+        other: Any = k  # for type checkers, results are tensors, as with other modules
+        # The method itself, since calling the object takes twice as long.
         return self.rope.__call__(
             q, other, positions, layout=layout, inplace=inplace, contiguous=contiguous
         )
 
     def bind(self, q: Tensor, k: Tensor, **options: Any) -> BoundRotary:
-        """A rotation of others like q and k, which checks once: `posenc_native.Rotary.bind`."""
+        """A rotation for tensors like q and k that checks once: `posenc_native.Rotary.bind`."""
         return self.rope.bind(q, k, **options)
 
 
 def _rotary(
     function: str, head_dim: int | SupportsRotary, layout: str | None, **options: Any
 ) -> Rotary:
-    """The `Rotary` of a module's arguments: of the first alone if that is or has one."""
+    """The `Rotary` of a module's arguments: from the first alone if it is or contains one."""
     rope: Rotary | None = rotary_in(head_dim)
     if rope is None:
         of_calls = {} if layout is None else {"layout": layout}
@@ -253,39 +253,39 @@ def _rotary(
         if not (value is None or (np.isscalar(value) and value == defaults[name].default))
     ]
     if given:
-        expected = "an int beside other arguments; a Rotary has them all"
+        expected = "an int beside other arguments (a Rotary includes them)"
         arguments.wrong_value(function, "head_dim", expected, f"a Rotary and {', '.join(given)}")
     return rope if layout in (None, rope.layout) else rope.with_layout(layout)
 
 
 class LearnedRotaryEmbedding(nn.Module):
-    """Rotates queries and keys by frequencies that are learned.
+    """Rotate queries and keys by learned frequencies.
 
     Args:
         head_dim: width of a head, which q and k must have; or a `posenc_native.Rotary`, or a module
-            that has one, whose frequencies are those to begin with and which says the rest.
-        inv_freq: the frequencies to begin with, radians per position: ``[P]``, ``[H, P]`` for heads
-            with frequencies of their own, ``[A, H, P]`` for positions of several axes (mixed
-            frequencies); default those of `posenc_native.Rotary` with `base`.
-        num_heads: with it the default frequencies are ``[num_heads, P]``, the same in every head.
-        heads: which of the heads that have frequencies of their own are here, as in `ALiBi`.
-        base, rotary_dim: of the default frequencies.
+            that has one, which provides the initial frequencies and all other arguments.
+        inv_freq: the initial frequencies, radians per position: ``[P]``, ``[H, P]`` for different
+            frequencies per head, ``[A, H, P]`` for positions with several axes (mixed frequencies);
+            default those of `posenc_native.Rotary` with `base`.
+        num_heads: makes the default frequencies ``[num_heads, P]``, initially equal in all heads.
+        heads: the heads of this rank, if frequencies differ per head, as in `ALiBi`.
+        base, rotary_dim: base and width of the default frequencies.
         pairing, axis_map, rotary_start, scale: as in `posenc_native.apply_rotary`.
-        layout: of the heads that calls rotate, where these say no other.
+        layout: default layout of the calls.
 
     Attributes:
-        inv_freq: the parameter, float32. Half precision would move far positions, so cast a model
-            without this parameter. If it was cast, its rounded values count.
+        inv_freq: the parameter, float32. Half precision would shift distant positions, so exclude
+            this parameter when you cast a model. If it was cast, its rounded values are used.
 
     Shape:
-        q, k as layout says, with as many heads as there are rows of frequencies; positions None
-        for 0 .. s-1, ``[s]``, ``[b, s]``, with an axis ``[A, ...]`` first for several axes.
+        q, k in the layout, with as many heads as there are rows of frequencies; positions None for
+        0 .. s-1, ``[s]``, ``[b, s]``, with an axis ``[A, ...]`` first for several axes.
 
     Raises:
         ValueError, TypeError: as in `posenc_native.apply_rotary_qk`.
 
     Source: Heo et al. 2024, "Rotary Position Embedding for Vision Transformer" (arXiv:2403.13298),
-    for mixed frequencies of every head.
+    for mixed frequencies per head.
 
     Example:
         >>> import torch
@@ -320,8 +320,8 @@ class LearnedRotaryEmbedding(nn.Module):
             if (inv_freq, base, rotary_dim, pairing, rotary_start, scale) != (
                 None, 10000.0, None, "half", 0, 1.0
             ) or axis_map is not None:  # fmt: skip
-                expected = "an int beside arguments of the rotation; a Rotary has them all"
-                arguments.wrong_value(function, "head_dim", expected, "a Rotary and one of them")
+                expected = "an int beside arguments of the rotation (a Rotary includes them)"
+                arguments.wrong_value(function, "head_dim", expected, "a Rotary beside one of them")
             width, inv_freq, layout = rope.head_dim, rope.inv_freq, layout or rope.layout
             pairing, axis_map = rope.pairing, rope.axis_map
             rotary_start, scale = rope.rotary_start, rope.scale
@@ -335,21 +335,23 @@ class LearnedRotaryEmbedding(nn.Module):
             device = None
         else:
             if (num_heads, base, rotary_dim) != (None, 10000.0, None):
-                got = "inv_freq and one of them"
-                arguments.wrong_value(function, "num_heads, base, rotary_dim", "no inv_freq", got)
+                got = "at least one"
+                arguments.wrong_value(
+                    function, "num_heads, base, rotary_dim", "none beside inv_freq", got
+                )
             device = inv_freq.device if isinstance(inv_freq, Tensor) else None
             if isinstance(inv_freq, Tensor):
                 inv_freq = inv_freq.detach().double().cpu().numpy()
             initial = np.array(inv_freq)
             check_frequency_axes(function, initial.shape)
-        # For its checks of the slice, the pairing and the axis_map.
+        # Checks the slice, the pairing and the axis_map.
         self._like = Rotary(
             width, inv_freq=[0.0] * initial.shape[-1], pairing=pairing, axis_map=axis_map,
             rotary_start=rotary_start, layout=layout or "bhsd", scale=scale,
         )  # fmt: skip
         self.head_dim: int = self._like.head_dim
         self._initial = initial.astype(np.float32)
-        # Heads that have frequencies of their own.
+        # The number of heads with different frequencies.
         self.num_heads: int = initial.shape[-2] if initial.ndim > 1 else 0
         self.heads: range = heads_of(function, heads, self.num_heads)
         shape = (*initial.shape[:-2], len(self.heads), initial.shape[-1])
@@ -362,17 +364,17 @@ class LearnedRotaryEmbedding(nn.Module):
 
     @property
     def head_axes(self) -> dict[str, int | None]:
-        """The axis of heads, by parameter; None where all share it."""
+        """The axis of heads of each parameter; None for a parameter that all heads share."""
         return {"inv_freq": -2 if self.num_heads else None}
 
     def reset_parameters(self) -> None:
-        """Give the frequencies the values that they began with."""
+        """Reset the frequencies to their initial values."""
         initialize_heads(self, "inv_freq", torch.from_numpy(self._initial.copy()))
 
     def forward(
         self, q: Tensor, k: Tensor | None, positions: Positions = None, layout: str | None = None
     ) -> tuple[Tensor, Tensor]:
-        """q and k, rotated; layout: default that of the module."""
+        """Rotate q and k; layout: default the layout of the module."""
         self._like._check_width("LearnedRotaryEmbedding", "q", q)
         inv_freq = local_heads(self, self.inv_freq)
         if inv_freq.dtype not in (torch.float32, torch.float64):
@@ -387,7 +389,7 @@ class LearnedRotaryEmbedding(nn.Module):
         )  # fmt: skip
 
     def __rotary__(self) -> Rotary:
-        """The rotation by the frequencies as they are; ValueError where heads have their own."""
+        """The rotation by the current frequencies; ValueError if they differ per head."""
         arguments.check_shape(
             "LearnedRotaryEmbedding", "inv_freq of a Rotary", tuple(self.inv_freq.shape),
             (len(self._like.inv_freq),),
@@ -409,18 +411,17 @@ class LearnedRotaryEmbedding(nn.Module):
 
 
 class XPos(RotaryModule):
-    """Rotates queries and keys and scales them, so that scores decay with the distance.
+    """Rotate and scale queries and keys so that scores decay with distance.
 
     Args:
         head_dim, base, rotary_dim, pairing, scaling, rotary_start, inv_freq, scale: as in
-            `RotaryEmbedding`, for one position axis; the paper's own code has pairing
-            "interleaved".
-        center, scale_base, gamma: as in `posenc_native.xpos_tables`. With a number for `center`
-            keys that have been rotated once can be cached.
+            `RotaryEmbedding`, for one position axis; the paper's code uses pairing "interleaved".
+        center, scale_base, gamma: as in `posenc_native.xpos_tables`. If `center` is a number, keys
+            that were rotated once can be cached.
 
     Shape:
-        q, k as layout says; they may differ in heads and in length. positions, k_positions None
-        for 0 .. s-1, ``[s]`` or ``[b, s]``.
+        q, k in the layout; they may differ in heads and in length. positions, k_positions None for
+        0 .. s-1, ``[s]`` or ``[b, s]``.
 
     Raises:
         ValueError, TypeError: as in `posenc_native.apply_xpos`.
@@ -457,9 +458,9 @@ class XPos(RotaryModule):
             rotary_start=rotary_start, layout=layout, inv_freq=inv_freq, scale=scale,
         )  # fmt: skip
         if self.rope.axis_map is not None:
-            arguments.wrong_value("XPos", "axis_map", "None: one position axis", "several axes")
+            arguments.wrong_value("XPos", "axis_map", "None, for one axis", "several axes")
         self.decay: dict[str, Any] = {"center": center, "scale_base": scale_base, "gamma": gamma}
-        xpos_tables(0, self.rope.inv_freq, **self.decay)  # raises for an impossible decay
+        xpos_tables(0, self.rope.inv_freq, **self.decay)  # raises if the decay is invalid
 
     def forward(
         self,
@@ -472,7 +473,7 @@ class XPos(RotaryModule):
         *,
         k_positions: Positions = None,
     ) -> tuple[Tensor, Tensor]:
-        """q and k, rotated and scaled; k_positions None for those of q."""
+        """Rotate and scale q and k; k_positions None for those of q."""
         if contiguous:
             q, k = (arguments.in_order("XPos", x, inplace) for x in (q, k))
         rope = self.rope

@@ -1,4 +1,4 @@
-"""The module of rotations whose angles the tokens decide: Selective RoPE."""
+"""The module of rotations with data-dependent angles: Selective RoPE."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ __all__ = ["SelectiveRotaryEmbedding", "SelectiveState"]
 
 
 class SelectiveState(NamedTuple):
-    """What a decoder keeps of the tokens before, beside its cache.
+    """The state of earlier tokens that a decoder keeps beside its cache.
 
-    ``phases``, int64 ``[b, heads, P]``, turns times 2^64: where each pair stands. ``projected``,
-    ``[b, kernel_size - 1, heads * P]``: what the convolution still looks at.
+    ``phases``, int64 ``[b, heads, P]``, turns times 2^64: the phase of each pair. ``projected``,
+    ``[b, kernel_size - 1, heads * P]``: projections that the convolution still needs.
     """
 
     phases: Tensor
@@ -36,7 +36,7 @@ class SelectiveState(NamedTuple):
 
 
 class _OfEachHead(nn.Module):
-    """A linear map for each head, of columns of one length that is learned."""
+    """A linear map per head, whose columns have one learned length."""
 
     def __init__(self, heads: int, width: int, results: int) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class _OfEachHead(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Begin anew."""
+        """Reset to initial values."""
         for weight in self.weight:
             nn.init.kaiming_uniform_(weight)
         nn.init.ones_(self.scalar)
@@ -56,7 +56,7 @@ class _OfEachHead(nn.Module):
 
 
 class _Convolution(nn.Module):
-    """A sum over the last tokens, with weights of each channel."""
+    """A weighted sum over the last tokens, with separate weights per channel."""
 
     def __init__(self, channels: int, size: int) -> None:
         super().__init__()
@@ -65,45 +65,45 @@ class _Convolution(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """As torch's convolutions begin."""
+        """Reset to the initial values of torch's convolutions."""
         nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of ``[b, size - 1 + s, channels]`` the results for the last s tokens."""
+        """The results for the last s tokens of ``[b, size - 1 + s, channels]``."""
         return F.conv1d(x.transpose(1, 2), self.weight, groups=x.shape[-1]).transpose(1, 2)
 
 
 class SelectiveRotaryEmbedding(Described):
-    """Rotates q and k by angles that the tokens decide.
+    """Rotate q and k by angles that depend on the tokens.
 
     ``steps = temperature * gate * (conv(projection(normalized tokens)) + exp(bias))``
 
-    The angle of a token is the sum of all steps up to it, exact: `selective_rotary_qk`.
+    The angle of a token is the exact sum of all steps up to it: `selective_rotary_qk`.
 
     Args:
         head_dim: dims of a head of q and k; all are rotated, P = head_dim / 2 pairs.
         model_dim: dims of the tokens, a multiple of `heads`.
-        heads: heads of steps; they divide those of q and k.
-        rank: of the projection, ``phi_proj``; None: each head projects its part of the token, with
-            columns of one length.
-        kernel_size: tokens that the convolution ``phi_conv1d`` looks at; None: each projection less
-            the one before, so that the angle is that of its token alone.
-        activation: of the convolution, None or "silu".
+        heads: number of heads of steps; it divides the heads of q and k.
+        rank: rank of the projection, ``phi_proj``; None: each head projects its part of the token,
+            with columns of one length.
+        kernel_size: number of tokens in the convolution ``phi_conv1d``; None: each projection minus
+            the previous one, so that an angle depends on its token alone.
+        activation: activation of the convolution, None or "silu".
         gate: None, or a sigmoid of the tokens for each head ("head", with `gate_rank` "low_rank")
             or for each pair ("pair").
-        gate_rank: of gates "low_rank" and "pair".
-        bias: whether every step gets a learned share, the exponential of ``phi_bias``.
-        base: of the temperature, which is ``largest * base^(-p / P)`` in pair p; at least 1.
+        gate_rank: rank of the gates "low_rank" and "pair".
+        bias: whether to add a learned number to every step, the exponential of ``phi_bias``.
+        base: base of the temperature, which is ``largest * base^(-p / P)`` in pair p; at least 1.
         largest: temperature of pair 0.
-        learned_temperature: whether it learns.
+        learned_temperature: whether the temperature is learned.
         layout, pairing: as in `selective_rotary_qk`.
 
     Parameters have the names and shapes of the published implementation, whose ``state_dict``
     loads.
 
     Raises:
-        ValueError: sizes that do not fit, other words.
-        TypeError: impossible types.
+        ValueError: sizes do not fit, or a name is unknown.
+        TypeError: an argument has a wrong type.
 
     Example:
         >>> import torch
@@ -201,13 +201,13 @@ class SelectiveRotaryEmbedding(Described):
                 self.phi_bias.zero_()
 
     def reset_parameters(self) -> None:
-        """Begin anew, as at construction."""
+        """Reset to initial values, as at construction."""
         for part in self.children():
             reset_layers(part)
         self._reset_own()
 
     def steps(self, tokens: Tensor, state: SelectiveState | None = None) -> tuple[Tensor, Tensor]:
-        """How far tokens ``[b, s, model_dim]`` turn each pair, and what the next ones look at.
+        """The steps of tokens ``[b, s, model_dim]`` for each pair, and the data for later tokens.
 
         Returns:
             ``[b, s, heads, P]`` radians in float32 (float64), and the state's ``projected``.
@@ -223,7 +223,7 @@ class SelectiveRotaryEmbedding(Described):
     def _steps(
         self, tokens: Tensor, before: Tensor | None, parameters: dict[str, Tensor] | None
     ) -> tuple[Tensor, Tensor]:
-        """`steps` by the module's parameters, or by those that are given in their place."""
+        """`steps` with the module's parameters, or with given parameters in their place."""
 
         def run(name: str, x: Tensor) -> Tensor:
             child = getattr(self, name)
@@ -267,8 +267,8 @@ class SelectiveRotaryEmbedding(Described):
 
         Args:
             q, k: as in `selective_rotary_qk`, in the module's layout; k may be None.
-            tokens: ``[b, s, model_dim]``, what the attention gets.
-            state: of the tokens before; None at the first.
+            tokens: ``[b, s, model_dim]``, the input of the attention.
+            state: the state after the previous tokens; None for the first tokens.
 
         Returns:
             ``(q, k, state)``.
@@ -289,7 +289,7 @@ class SelectiveRotaryEmbedding(Described):
 def _steps_of_parts(
     module: SelectiveRotaryEmbedding, tokens: Tensor, state: SelectiveState | None
 ) -> tuple[Tensor, Tensor]:
-    """Steps of DTensors, cut along the batch as they are. The convolution needs all tokens."""
+    """Steps of DTensors, sharded along the batch like them. The convolution needs all tokens."""
     from posenc_native.engines.tensors.sharded.cut import Cut, mesh_of, whole
 
     tokens = whole(tokens, mesh_of((tokens, *(state or ()))))

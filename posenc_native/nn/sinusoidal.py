@@ -22,15 +22,14 @@ if TYPE_CHECKING:
 
 
 class SinusoidalPositionalEncoding(PositionalEncoding):
-    """Adds sinusoidal positions to embeddings: ``dropout(x * x_scale + alpha * table)``.
+    """Add sinusoidal positions to embeddings: ``dropout(x * x_scale + alpha * table)``.
 
     Args:
         d_model: width of the embeddings, even.
         dropout: probability of dropout after the sum.
         base, layout, shift, scale: as in `posenc_native.sinusoidal`: numbers, layout a name.
         how, x_scale, batch_first: as in `PositionalEncoding`; x is ``[b, s, d_model]``, of
-            floats. To "add" takes one pass, without a
-            table in memory, unless `alpha` is learned.
+            floats. "add" takes one pass, without a table in memory, unless `alpha` is learned.
         alpha: factor of the table.
         learned_alpha: `alpha` is a parameter, ``[1]`` (ESPnet's ScaledPositionalEncoding, and with
             ``alpha=d_model**-0.5`` the ScaledSinusoidalEmbedding of x-transformers).
@@ -82,7 +81,7 @@ class SinusoidalPositionalEncoding(PositionalEncoding):
             self.alpha = nn.Parameter(torch.full((1,), self._first_alpha))
 
     def reset_parameters(self) -> None:
-        """Give a learned alpha the value that it began with."""
+        """Reset a learned alpha to its initial value."""
         if isinstance(self.alpha, nn.Parameter):
             nn.init.constant_(self.alpha, self._first_alpha)
 
@@ -92,10 +91,10 @@ class SinusoidalPositionalEncoding(PositionalEncoding):
         device: Device | None = None,
         dtype: torch.dtype | None = None,
     ) -> Tensor:
-        """``alpha * table``: ``[s, d_model]`` of an int, else ``positions.shape + (d_model,)``."""
+        """``alpha * table``: ``[s, d_model]`` for an int, or ``positions.shape + (d_model,)``."""
         place = device_of(self, device)
         if not isinstance(positions, Tensor) and arguments.is_symbolic(positions):
-            # A count that torch.export keeps open.
+            # A count that torch.export keeps symbolic.
             positions = torch.arange(positions, device=place)
         table: Tensor = sinusoidal(
             positions, self.d_model, dtype=dtype, device=place, **self._spec()
@@ -123,19 +122,19 @@ class SinusoidalPositionalEncoding(PositionalEncoding):
 
 
 class SinusoidalEmbedding(Described):
-    """Sinusoids of positions, timesteps, grids or boxes, in the convention of any project.
+    """Sinusoidal embeddings of positions, timesteps, grids or boxes, in any project's convention.
 
     Args:
         dim: width of the embedding.
         preset: one of `posenc_native.sinusoidal_presets`, or a `posenc_native.SinusoidalSpec` of
             this dim.
         channels_first: the columns come before the axes of the grid: ``[b, dim, h, w]``.
-        learned_scale: first value of a parameter ``[1]`` that the table is multiplied by.
-        options: those of the preset.
+        learned_scale: initial value of a parameter ``[1]`` that multiplies the table.
+        options: options of the preset.
 
     Shape:
-        positions as a `posenc_native.SinusoidalSpec` takes them: ``[...]`` of one coordinate,
-        ``[..., A]`` of A, a shape, or a mask; the result is ``[..., dim]``.
+        positions as in a `posenc_native.SinusoidalSpec`: ``[...]`` for one coordinate, ``[..., A]``
+        for A coordinates, a shape, or a mask; the result is ``[..., dim]``.
 
     Raises:
         ValueError, TypeError: as in `posenc_native.sinusoidal_preset`.
@@ -164,7 +163,7 @@ class SinusoidalEmbedding(Described):
         function = "SinusoidalEmbedding"
         if isinstance(preset, SinusoidalSpec):
             if preset.dim != dim or options:
-                expected = f"dim = {preset.dim} and no options, as the spec has all"
+                expected = f"dim = {preset.dim} and no options (the spec includes them)"
                 arguments.wrong_value(function, "dim", expected, (dim, options))
             self.spec: SinusoidalSpec = preset
         else:
@@ -177,7 +176,7 @@ class SinusoidalEmbedding(Described):
             self.scale = nn.Parameter(torch.full((1,), first))
 
     def reset_parameters(self) -> None:
-        """Give a learned scale the value that it began with."""
+        """Reset a learned scale to its initial value."""
         if self.scale is not None and self.learned_scale is not None:
             nn.init.constant_(self.scale, self.learned_scale)
 
@@ -201,7 +200,7 @@ class SinusoidalEmbedding(Described):
 
 
 class TimestepEmbedding(Described):
-    """The embedding of time in a diffusion model: ``linear(silu(linear(sinusoids)))``.
+    """The time embedding of a diffusion model: ``linear(silu(linear(sinusoids)))``.
 
     Args:
         dim: width of the result.
@@ -209,13 +208,13 @@ class TimestepEmbedding(Described):
         preset, options: as in `SinusoidalEmbedding`: preset a name or a `SinusoidalSpec`.
 
     Shape:
-        timesteps ``[...]``, integers or float32 or float64; the result ``[..., dim]`` in the dtype
-        of the parameters. Gradients reach floating timesteps.
+        timesteps ``[...]``, integers, float32 or float64; the result is ``[..., dim]`` in the dtype
+        of the parameters. Gradients reach floating-point timesteps.
 
     Raises:
         ValueError, TypeError: as in `SinusoidalEmbedding`.
 
-    Source: Ho et al. 2020, "Denoising Diffusion Probabilistic Models"; TimestepEmbedder of DiT,
+    Source: Ho et al. 2020, "Denoising Diffusion Probabilistic Models"; DiT's TimestepEmbedder,
     whose parameters have the same names.
 
     Example:
@@ -239,7 +238,7 @@ class TimestepEmbedding(Described):
         )
 
     def reset_parameters(self) -> None:
-        """Give the layers first values."""
+        """Reset the layers to initial values."""
         self.sinusoids.reset_parameters()
         reset_layers(self.mlp)
 
@@ -251,16 +250,16 @@ class TimestepEmbedding(Described):
 
 
 class FourierFeatures(Described):
-    """Sinusoids of random or learned frequencies: of ``2 pi W x``.
+    """Sines and cosines of ``2 pi W x``, with random or learned frequencies W.
 
-    The sums ``W x`` are formed in float32 (float64 for float64) whatever the dtype of W, under
-    autocast too, and whole turns are taken off before the sine.
+    The sums ``W x`` are computed in float32 (float64 for float64) for any dtype of W, also under
+    autocast, and whole turns are removed before the sine.
 
     Args:
-        in_features: how many coordinates x has.
+        in_features: number of coordinates of x.
         dim: width of the result, even.
-        std: standard deviation of the frequencies that W begins with, turns a unit of x.
-        learned: W is a parameter that is trained; otherwise a buffer, saved with the model.
+        std: standard deviation of the initial frequencies W, in turns per unit of x.
+        learned: W is a trained parameter; otherwise it is a buffer, saved with the model.
         layout: "sin_cos", "cos_sin" or "interleaved".
         log: take the natural logarithm of x first (noise levels).
         amplitude: factor of the result.
@@ -269,14 +268,14 @@ class FourierFeatures(Described):
         weight: W, ``[dim / 2, in_features]``.
 
     Shape:
-        x ``[..., in_features]``, any float dtype; the result ``[..., dim]`` in its dtype. Gradients
-        reach x and a learned W, of any order.
+        x ``[..., in_features]``, any float dtype; the result is ``[..., dim]`` in its dtype.
+        Gradients of any order reach x and a learned W.
 
     Raises:
-        ValueError, TypeError: sizes and numbers that do not fit.
+        ValueError, TypeError: sizes or numbers do not fit.
 
     Source: Tancik et al. 2020, "Fourier Features Let Networks Learn High Frequency Functions in Low
-    Dimensional Domains" (cos_sin); GaussianFourierProjection of diffusers (in_features 1, log);
+    Dimensional Domains" (cos_sin); diffusers' GaussianFourierProjection (in_features 1, log);
     learned with amplitude ``dim**-0.5``, Li et al. 2021, "Learnable Fourier Features for
     Multi-Dimensional Spatial Positional Encoding".
 
@@ -332,7 +331,7 @@ class FourierFeatures(Described):
             arguments.wrong_value("FourierFeatures", "x", expected, list(x.shape))
         real = precision_of(x)
         points = x.to(real).log() if self.log else x.to(real)
-        # No matrix product: autocast and TF32 would round its inputs.
+        # Not a matrix product, since autocast and TF32 would round its inputs.
         turns = torch.zeros((), dtype=real, device=x.device)
         for axis in range(self.in_features):
             turns = turns + points[..., axis, None] * self.weight[:, axis].to(real)

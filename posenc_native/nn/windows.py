@@ -1,4 +1,4 @@
-"""Biases between the patches of a window: Swin, BEiT and Swin v2."""
+"""Biases between the patches of a window, as in Swin, BEiT and Swin v2."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from .placement import local_heads, local_network
 
 
 class WindowBias(Described):
-    """A bias between the patches of a window; a subclass says what their distances are worth."""
+    """A bias between the patches of a window; a subclass defines the number of each distance."""
 
     window: tuple[int, ...]
 
     def diagonals(self) -> Tensor:
-        """``[H, 2 * rows - 1, 2 * columns - 1]``, of the patches."""
+        """The diagonals for the patches, ``[H, 2 * rows - 1, 2 * columns - 1]``."""
         raise NotImplementedError
 
     def forward(self, scores: Tensor, inplace: bool = False) -> Tensor:
-        """Scores with the bias added; written over them if `inplace`."""
+        """Add the bias to scores; `inplace` overwrites them."""
         sum_: Tensor = add_toeplitz_bias(
             scores, self.diagonals(), q_len=self.window, k_len=self.window,
             out=scores if inplace else None,
@@ -37,7 +37,7 @@ class WindowBias(Described):
         return sum_
 
     def bias(self, dtype: torch.dtype | None = None) -> Tensor:
-        """The bias itself, ``[H, N, N]``."""
+        """The bias matrix, ``[H, N, N]``."""
         laid: Tensor = toeplitz_bias(self.diagonals(), self.window, self.window, dtype=dtype)
         return laid
 
@@ -50,9 +50,10 @@ class SwinRelativeBias(WindowBias):
         window: (rows, columns) of patches, or one number for both.
         class_token: BEiT's token 0 before the patches, with three more rows in the table: from the
             class token, to it, and from it to itself.
-        heads: which of them are here, as in `ALiBi`: a range, a slice or (rank, ranks).
+        heads: the heads of this rank, as in `ALiBi`: a range, a slice or (rank, ranks).
 
-    The parameter ``relative_position_bias_table`` is that of Swin's and BEiT's checkpoints.
+    The parameter ``relative_position_bias_table`` has the same name in Swin's and BEiT's
+    checkpoints.
 
     Shape:
         scores ``[..., H, N, N]`` for the N patches (and the class token) of a window.
@@ -91,26 +92,26 @@ class SwinRelativeBias(WindowBias):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the table normally, with standard deviation 0.02, as Swin's code does."""
+        """Draw the table normally with standard deviation 0.02, as in Swin's code."""
         table = self.relative_position_bias_table
         whole = torch.empty(table.shape[0], self.num_heads, device=table.device)
         nn.init.trunc_normal_(whole, std=0.02)
         initialize_heads(self, "relative_position_bias_table", whole)
 
     def diagonals(self) -> Tensor:
-        """``[H, 2 * rows - 1, 2 * columns - 1]``, of the patches."""
+        """The diagonals for the patches, ``[H, 2 * rows - 1, 2 * columns - 1]``."""
         table = local_heads(self, self.relative_position_bias_table)
         patches: Tensor = swin_diagonals(table[:-3] if self.class_token else table, self.window)
         return patches
 
     def forward(self, scores: Tensor, inplace: bool = False) -> Tensor:
-        """Scores with the bias added; written over them if `inplace`."""
+        """Add the bias to scores; `inplace` overwrites them."""
         if self.class_token:
             return add_bias("SwinRelativeBias", scores, self.bias(), inplace)
         return super().forward(scores, inplace)
 
     def bias(self, dtype: torch.dtype | None = None) -> Tensor:
-        """The bias itself, ``[H, N, N]``."""
+        """The bias matrix, ``[H, N, N]``."""
         patches = super().bias(dtype)
         if not self.class_token:
             return patches
@@ -132,7 +133,8 @@ class SwinV2RelativeBias(WindowBias):
     Args:
         num_heads: H.
         window: (rows, columns) of patches, or one number for both.
-        pretrained_window: the window that the network was trained with, if another; 0 for the same.
+        pretrained_window: the window that the network was trained with, if it differs; 0 for the
+            same.
         hidden: width of the network.
 
     The network is ``continuous_position_bias_mlp``, as in transformers' checkpoints.
@@ -177,15 +179,15 @@ class SwinV2RelativeBias(WindowBias):
             nn.ReLU(inplace=True),
             nn.Linear(hidden, num_heads, bias=False),
         )
-        # Raises for windows that do not fit together.
+        # Raises if the windows do not fit together.
         swin_v2_coordinates(self.window, self.pretrained_window)
 
     def reset_parameters(self) -> None:
-        """Give the network first values."""
+        """Reset the network to initial values."""
         reset_layers(self.continuous_position_bias_mlp)
 
     def diagonals(self) -> Tensor:
-        """``[H, 2 * rows - 1, 2 * columns - 1]``."""
+        """The diagonals, ``[H, 2 * rows - 1, 2 * columns - 1]``."""
         weight = self.continuous_position_bias_mlp[0].weight
         coordinates = swin_v2_coordinates(
             self.window, self.pretrained_window, dtype=weight.dtype, device=weight.device
@@ -210,6 +212,6 @@ def _window_sizes(
     sizes = tuple(window) if isinstance(window, (tuple, list)) else (window, window)
     sizes = tuple(arguments.size(function, argument, size) for size in sizes)
     if not 1 <= len(sizes) <= 3 or min(sizes) < least:
-        expected = f"an int, or one for each of up to 3 axes, at least {least}"
+        expected = f"an int, or an int for each of up to 3 axes, at least {least}"
         arguments.wrong_value(function, argument, expected, window)
     return sizes

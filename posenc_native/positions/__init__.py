@@ -1,4 +1,4 @@
-"""Builders of positions, from what a model is given: packed rows, masks, grids, images among text.
+"""Positions from the inputs of a model: packed rows, masks, grids, images within text.
 
     sequences packed in a row       `packed_positions`, `packed_segments`     [t]
     rows with padding               `padded_positions`                        [b, s]
@@ -7,13 +7,13 @@
     the same as coordinates         `image_coordinates`, `augment_coordinates`
     text, images and videos         `vision_language_positions`               [3, b, s]
 
-Results are what `apply_rotary` takes as positions (several axes with its axis_map). Arguments are
+`apply_rotary` takes the results as positions (several axes with its axis_map). Arguments are
 integers of any width, results are int64. Tensors give tensors on their device.
 
-The shape of a result never depends on the values of arguments: lengths are given, or are those of
-the arguments. So torch.compile(fullgraph=True) and torch.export take all of it. Errors depend on
-values only where these can be seen (NumPy, tensors on the CPU that are not traced).
+The shape of a result never depends on the values of arguments: lengths are given, or come from the
+shapes of the arguments. So torch.compile(fullgraph=True) and torch.export support all functions.
+Errors depend on values only if these can be read (NumPy, tensors on the CPU that are not traced).
 
 Tokens that are not rotated (prefixes, class tokens, excluded keys) have position 0 on every axis;
-no operation knows of them.
+no operation treats them specially.
 """

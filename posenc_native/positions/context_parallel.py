@@ -1,4 +1,4 @@
-"""Rows cut over ranks (context parallelism): who holds which tokens, keys and distances."""
+"""Rows sharded over ranks (context parallelism): the tokens, keys and distances of each rank."""
 
 from __future__ import annotations
 
@@ -32,25 +32,26 @@ def context_parallel_positions(length: int, rank: int, ranks: int, *, order: Sha
 def context_parallel_positions(
     length: int, rank: int, ranks: int, *, order: ShardOrder = "zigzag", device: Any = None
 ) -> Any:
-    """Positions that a rank holds where a row is sharded over ranks (context parallelism).
+    """The positions of one rank if a row is sharded over ranks (context parallelism).
 
     Args:
-        length: of the whole row; a multiple of ranks, of 2 * ranks for "zigzag" and "head_tail".
-        rank, ranks: which shard, and of how many.
+        length: length of the whole row: a multiple of ranks, or of 2 * ranks for "zigzag" and
+            "head_tail".
+        rank, ranks: the number of this rank, and the number of ranks.
         order: "contiguous": rank r has the r-th part. "zigzag": of 2 * ranks parts it has the r-th
             and the r-th from the end, so that causal attention costs every rank the same (ring
             attention in Megatron-LM, torch, TransformerEngine). "striped": every token whose
-            position is r modulo ranks. "head_tail" is "zigzag" but for packed rows.
-        device: a torch device makes it a tensor.
+            position is r modulo ranks. "head_tail" differs from "zigzag" only for packed rows.
+        device: a torch device makes the result a tensor.
 
     Returns:
-        int64 ``[length / ranks]``. Positions of several axes are sharded by it:
-        ``positions[..., result]``. `ContextParallel` has the same and what else depends on it.
+        int64 ``[length / ranks]``. It also shards positions of several axes:
+        ``positions[..., result]``. `ContextParallel` has the same, and everything that depends on
+        it.
 
     Raises:
-        ValueError: a length that is no such multiple, a rank that is not below ranks, an unknown
-            order.
-        TypeError: arguments that are not integers.
+        ValueError: length is not such a multiple, rank is not below ranks, or order is unknown.
+        TypeError: an argument is not an integer.
 
     Source: Liu et al. 2023, "Ring Attention"; Brandon et al. 2023, "Striped Attention".
 
@@ -77,9 +78,9 @@ def _gathered_positions(length: int, ranks: int, order: ShardOrder, *, device: A
 class PackedPart(NamedTuple):
     """The tokens of a packed row that are on a rank, in its order.
 
-    indices: where in the row they are, ``[t / ranks]``: ``x[part.indices]`` are theirs.
-    positions: in their sequences.
-    segments: which sequence each belongs to, as `posenc_native.packed_segments` counts them.
+    indices: their places in the row, ``[t / ranks]``: ``x[part.indices]`` selects them.
+    positions: their positions in their sequences.
+    segments: the sequence of each token, numbered as in `posenc_native.packed_segments`.
     cu_seqlens: ``[n + 1]``, where the sequences begin and the last one ends on this rank.
     """
 
@@ -92,8 +93,8 @@ class PackedPart(NamedTuple):
 class Rectangle(NamedTuple):
     """Scores of evenly spaced queries and keys, in a step of ring attention.
 
-    queries, keys: slices of the last two axes of the scores of that step.
-    diagonals: slice of the entries, of a bias for the whole row, that these scores need.
+    queries, keys: slices of the last two axes of that step's scores.
+    diagonals: slice of the entries that these scores need, from a bias for the whole row.
     first_query, first_key: the positions of their first tokens.
     """
 
@@ -106,38 +107,38 @@ class Rectangle(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class ContextParallel:
-    """One rank's part of the rows that context parallelism cuts: said once, for q, k and biases.
+    """One rank's part of the rows that context parallelism shards: one object for q, k and biases.
 
-    Attention along a row that lies on several devices knows tokens by their place in the part; a
-    position encoding needs their place in the row. All of it is a matter of lengths, so nothing is
-    read from a device, and torch.compile and torch.export take it whole.
+    Attention over a row on several devices sees the place of each token in its part; a position
+    encoding needs its place in the row. All results depend only on lengths, so nothing is read from
+    a device, and torch.compile and torch.export support all methods.
 
     Args:
-        rank, ranks: which part, and of how many: ``mesh.get_local_rank()`` and ``mesh.size()`` of
-            the dimension that cuts rows.
-        order: which tokens a rank holds.
+        rank, ranks: the number of this part, and the number of parts: ``mesh.get_local_rank()`` and
+            ``mesh.size()`` of the mesh dimension that shards rows.
+        order: the tokens that a rank holds.
 
             ============  ====================================  ===================================
             order         a row                                 packed rows (`packed`)
             ============  ====================================  ===================================
-            contiguous    the r-th of `ranks` parts             the same, whatever is packed
+            contiguous    the r-th of `ranks` parts             the same, regardless of packing
             zigzag        of 2 * ranks parts the r-th and the   the same of each sequence
                           r-th from the end
             head_tail     the same                              each sequence put in that order over
                                                                 all ranks, then the r-th of `ranks`
                                                                 parts
-            striped       r, r + ranks, r + 2 * ranks, ...      the same, whatever is packed
+            striped       r, r + ranks, r + 2 * ranks, ...      the same, regardless of packing
             ============  ====================================  ===================================
 
-            "zigzag" is what Megatron-LM and TransformerEngine do; of single rows also torch, whose
-            context_parallel turns to "contiguous" without a word where 2 * ranks does not divide
-            the length. "head_tail" is torch's balancer by documents; "contiguous" torch without
+            Megatron-LM and TransformerEngine use "zigzag", and so does torch for single rows; its
+            context_parallel silently switches to "contiguous" if 2 * ranks does not divide the
+            length. "head_tail" is torch's load balancer per document; "contiguous" is torch without
             load balancing.
 
     Raises:
-        ValueError: a rank that is not below ranks, an unknown order; in the methods lengths that
-            the ranks cannot share.
-        TypeError: numbers that are not integers.
+        ValueError: rank is not below ranks, or order is unknown; in the methods, a length cannot be
+            divided among the ranks.
+        TypeError: a number is not an integer.
 
     Source: Liu et al. 2023, "Ring Attention"; Brandon et al. 2023, "Striped Attention"; the orders
     of packed rows: ``thd`` of TransformerEngine, ``_PerDocumentHeadTailLoadBalancer`` of torch.
@@ -168,21 +169,21 @@ class ContextParallel:
         return call(self, rank=self.rank, ranks=self.ranks, order=self.order)
 
     def of_rank(self, rank: int) -> ContextParallel:
-        """The part of another rank: whose keys are here in a step of ring attention."""
+        """The part of another rank, such as the one whose keys are here in ring attention."""
         return ContextParallel(rank, self.ranks, self.order)
 
     def positions(self, length: int, *, device: Any = None) -> Any:
         """Positions of this part of a row, int64 ``[length / ranks]``.
 
-        length: of the whole row. device: a torch device makes it a tensor. Positions that come as a
-        whole, and those of several axes, are cut by `shard`.
+        length: length of the whole row. device: a torch device makes the result a tensor. For given
+        positions of a whole row, or of several axes, use `shard`.
         """
         return context_parallel_positions(
             length, self.rank, self.ranks, order=self.order, device=device
         )
 
     def gathered_positions(self, length: int, *, device: Any = None) -> Any:
-        """Positions of all parts one after another, int64 ``[length]``: of keys all-gathered."""
+        """Positions of all parts in order of rank, int64 ``[length]``, for all-gathered keys."""
         return _gathered_positions(length, self.ranks, self.order, device=device)
 
     def shard(self, x: Any, axis: int) -> Any:
@@ -196,7 +197,7 @@ class ContextParallel:
 
     @of_wholes
     def restore(self, x: Any, axis: int) -> Any:
-        """The whole row in its order, of all parts one after another (all-gathered)."""
+        """The whole row in its original order, from all parts in order of rank (all-gathered)."""
         xp, x, axis = _of_axis("ContextParallel.restore", x, axis)
         device = x.device if is_tensor(x) else None
         order = self.gathered_positions(x.shape[axis], device=device)
@@ -205,13 +206,13 @@ class ContextParallel:
 
     @of_wholes
     def packed(self, cu_seqlens: Integers, total: int, *, start: Integers = 0) -> PackedPart:
-        """This part of a packed row: where its tokens are, their positions, its own cu_seqlens.
+        """This part of a packed row: the places and positions of its tokens, and its cu_seqlens.
 
         Args:
-            cu_seqlens, total, start: of the whole row, as in `posenc_native.packed_positions`:
-                cu_seqlens integers ``[n + 1]``, total an int, start an int or integers ``[n]``.
-                For "zigzag" and "head_tail" each sequence, and the rest after the last one, must be
-                a multiple of 2 * ranks long.
+            cu_seqlens, total, start: values for the whole row, as in
+                `posenc_native.packed_positions`: cu_seqlens integers ``[n + 1]``, total an int,
+                start an int or integers ``[n]``. For "zigzag" and "head_tail", the length of each
+                sequence, and of the rest after the last one, must be a multiple of 2 * ranks.
 
         Returns:
             ``(indices, positions, segments, cu_seqlens)``, int64.
@@ -238,22 +239,22 @@ class ContextParallel:
         return PackedPart(indices, positions, segments, own_bounds)
 
     def rectangles(self, length: int, keys: int) -> list[Rectangle]:
-        """How a bias of the whole row lies over the scores of this part and the keys of a rank.
+        """The parts of a whole row's bias for the scores of this part with the keys of a rank.
 
-        Such scores are rectangles in which queries and keys are evenly spaced: four for "zigzag",
-        else one. Over each, ``diagonals[..., rectangle.diagonals]`` is an ordinary bias by
-        distance; an index of columns is cut alike.
+        Such scores are rectangles with evenly spaced queries and keys: four for "zigzag", otherwise
+        one. For each, ``diagonals[..., rectangle.diagonals]`` is an ordinary bias by distance. An
+        index of columns is sliced the same way.
 
         Args:
-            length: of the whole row.
-            keys: the rank whose keys they are.
+            length: length of the whole row.
+            keys: the rank that the keys come from.
 
         Returns:
             Rectangles with the slices ``queries`` and ``keys`` of the scores' last axes, the slice
             ``diagonals``, and ``first_query`` and ``first_key``, the positions they begin at.
 
         Raises:
-            ValueError: a length that the ranks cannot share, a rank that is not there.
+            ValueError: the ranks cannot divide the length, or there is no such rank.
 
         Example:
             >>> import numpy as np
@@ -281,11 +282,11 @@ class ContextParallel:
 
 
 def _rectangle(length: int, i: int, queries: slice, j: int, keys: slice) -> Rectangle:
-    """Of the i-th chunk of queries and the j-th of keys; all chunks are equally long."""
+    """The rectangle of the i-th chunk of queries and the j-th of keys, all of one length."""
     rows = range(queries.start, queries.stop, queries.step or 1)
     columns = range(keys.start, keys.stop, keys.step or 1)
     count, step = len(rows), rows.step
-    # Entry length - 1 is distance 0; the first one needed is that of the last query, first key.
+    # Entry length - 1 is distance 0; the first entry needed is that of the last query, first key.
     first = length - 1 + columns.start - (rows.start + (count - 1) * step)
     entries = max(2 * count - 1, 0)
     return Rectangle(
@@ -307,10 +308,10 @@ def _concatenated(arrays: Arrays, chunks: list[slice]) -> Any:
 
 
 def _of_axis(function: str, x: Any, axis: Any) -> tuple[Any, Any, int]:
-    """What computes with x, x as an array or a tensor, and the axis counted from the first."""
+    """The engine for x, x as an array or a tensor, and the axis counted from the first."""
     arrays = Arrays(function, x=x)
     x = x if arrays.is_torch else arguments.as_array(function, "x", x)
     axis = plain_integer(function, "axis", axis)
     if not -x.ndim <= axis < x.ndim:
-        wrong_value(function, "axis", f"an axis of x, which has {x.ndim}", axis)
+        wrong_value(function, "axis", f"an axis of x, which has {x.ndim} axes", axis)
     return arrays.xp, x, axis % x.ndim

@@ -47,7 +47,7 @@ _NORMALIZATIONS = ("separate", "min", "max")
 if TYPE_CHECKING:
 
     class Placement(TypedDict, total=False):
-        """Keywords of coordinates of cells."""
+        """Keywords for the coordinates of cells."""
 
         grid: CellPlace
         normalize: CellCount
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
         reference: Sequence[int] | None
 
     class Augmentation(TypedDict, total=False):
-        """Keywords of what training does to coordinates."""
+        """Keywords for the augmentation of coordinates in training."""
 
         shift: float | None
         jitter: float | None
@@ -71,21 +71,22 @@ def grid_positions(sizes: Sequence[int], *, merge_size: int = ...,
 def grid_positions(sizes: Sequence[int], *, merge_size: int = ..., device: Device) -> Tensor: ...
 @constant_without_tensors
 def grid_positions(sizes: Sequence[int], *, merge_size: int = 1, device: Any = None) -> Any:
-    """Positions of the cells of a grid, the last axis running fastest.
+    """Positions of the cells of a grid; the last axis varies fastest.
 
     Args:
-        sizes: how many cells each of A axes has: height and width, or time, height and width.
-        merge_size: m: cells come in blocks of m by m of the last two axes, block after block. So
-            vision encoders want them that merge m * m patches into one token (Qwen-VL).
-        device: a torch device makes it a tensor.
+        sizes: the number of cells along each of A axes: height and width, or time, height and
+            width.
+        merge_size: m: cells are ordered in blocks of m by m of the last two axes, block after
+            block, as required by vision encoders that merge m * m patches into one token (Qwen-VL).
+        device: a torch device makes the result a tensor.
 
     Returns:
         int64 ``[A, N]``, N the product of the sizes.
 
     Raises:
-        ValueError: a negative size, sizes that merge_size does not divide, more cells than any
-            array can have.
-        TypeError: sizes that are not integers.
+        ValueError: a size is negative or not a multiple of merge_size, or there are more cells than
+            any array can have.
+        TypeError: a size is not an integer.
 
     Example:
         >>> import posenc_native as pn
@@ -101,7 +102,7 @@ def grid_positions(sizes: Sequence[int], *, merge_size: int = 1, device: Any = N
     lengths = _lengths(function, "sizes", sizes)
     merge = positive_size(function, "merge_size", merge_size)
     if merge > 1 and len(lengths) < 2:
-        expected = "sizes of two axes or more where merge_size > 1"
+        expected = "sizes of at least two axes with merge_size > 1"
         wrong_value(function, "sizes", expected, lengths)
     if any(length % merge for length in lengths[-2:]):
         wrong_value(function, "sizes", f"multiples of merge_size = {merge}", lengths)
@@ -110,7 +111,7 @@ def grid_positions(sizes: Sequence[int], *, merge_size: int = 1, device: Any = N
 
 
 def _lengths(function: str, argument: str, sizes: Any) -> list[int]:
-    """How many cells each axis of a grid has."""
+    """The number of cells along each axis of a grid."""
     try:
         given = list(sizes)
     except TypeError:
@@ -142,21 +143,21 @@ def packed_grid_positions(
     Args:
         grid_sizes: integers ``[n, 3]``, time, height and width of each in patches
             (``grid_thw``).
-        total: t, the number of patches, of all together.
-        merge_size: as in `grid_positions`: an int > 0, cells come in blocks of so many by so many.
-        time: True for three axes. False has height and width alone, which begin anew with each
+        total: t, the total number of patches.
+        merge_size: as in `grid_positions`: an int > 0, the side of the blocks of cells.
+        time: True for three axes. False for height and width alone, which start again with each
             frame.
 
     Returns:
-        int64 ``[2, t]``, ``[3, t]`` with time.
+        int64 ``[2, t]``, or ``[3, t]`` with time.
 
     Raises:
-        ValueError: shapes that do not fit; sizes that are negative or that merge_size does not
-            divide, and another number of patches than `total`, where values can be seen: in NumPy,
-            and on the CPU while torch does not trace.
-        TypeError: arguments that are not integers.
+        ValueError: the shapes do not fit. Also, if values can be read (in NumPy, and on the CPU
+            while torch does not trace): a size is negative or not a multiple of merge_size, or the
+            number of patches is not `total`.
+        TypeError: an argument is not an integer.
 
-    Source: ``get_vision_position_ids`` of transformers, for Qwen2-VL and its kin.
+    Source: ``get_vision_position_ids`` in transformers, for Qwen2-VL and similar models.
 
     Example:
         >>> import posenc_native as pn
@@ -176,7 +177,7 @@ def packed_grid_positions(
     if grids.shape[0] == 0:
         return arrays.xp.stack([cells * 0] * (3 if time else 2))
     grid, cell = nth_of(arrays, grids.prod(-1), cells)
-    # A grid without patches has none to place, but must not be divided by.
+    # A grid without patches has nothing to place, but its sizes must not be divided by.
     sizes = [grids[grid, axis].clip(min=merge) for axis in range(3)]
     places = places_of(cell, sizes, merge)
     return arrays.xp.stack(places if arrays.flag("time", time) else places[1:])
@@ -202,34 +203,33 @@ def image_coordinates(
     dtype: Any = None,
     device: Any = None,
 ) -> Any:
-    """Coordinates of the cells of a grid, as vision models have them, the last axis fastest.
+    """Coordinates of the cells of a grid, as in vision models; the last axis varies fastest.
 
     Args:
-        sizes: how many cells each of A axes has.
-        grid: how cell i of n is placed.
+        sizes: the number of cells along each of A axes.
+        grid: the coordinate of cell i of n.
 
             ========= =========================================== ==============================
             centers   ``2 (i + 0.5 + offset) / n - 1``            DINOv3; n according to normalize
-            corners   ``2 i / (n - 1) - 1`` (-1 where n is 1)     timm with in_pixels
+            corners   ``2 i / (n - 1) - 1`` (-1 if n is 1)        timm with in_pixels
             index     ``i + offset``                              timm without, EVA
             ========= =========================================== ==============================
-        normalize: with "centers", n is that of each axis ("separate"), the smallest ("min") or the
-            largest ("max").
+        normalize: with "centers", n is the size of each axis ("separate"), the smallest size
+            ("min") or the largest ("max").
         offset: cells to add.
-        reference: sizes of another grid, of the pretraining, which this one is stretched onto:
-            coordinates are multiplied by reference / size, those of "centers" before they are
-            doubled.
+        reference: sizes of the pretraining grid, onto which this grid is stretched: coordinates are
+            multiplied by reference / size, those of "centers" before they are doubled.
         dtype: float32 (default) or float64, of NumPy or torch.
-        device: a torch device makes it a tensor.
+        device: a torch device makes the result a tensor.
 
     Returns:
         ``[A, N]``. (timm's grid_indexing "xy" has the axes in the other order: ``result[::-1]``.)
 
     Raises:
-        ValueError: sizes that do not fit, unknown names.
-        TypeError: impossible dtypes.
+        ValueError: sizes do not fit, or a name is unknown.
+        TypeError: a dtype is not supported.
 
-    Source: Siméoni et al. 2025, "DINOv3"; ``RotaryEmbeddingCat`` of timm.
+    Source: Siméoni et al. 2025, "DINOv3"; ``RotaryEmbeddingCat`` in timm.
 
     Example:
         >>> import posenc_native as pn
@@ -282,24 +282,25 @@ def augment_coordinates(
     generator: Any = None,
     training: bool = True,
 ) -> Any:
-    """Shift and stretch coordinates at random, as DINOv3 does in training; all cells alike.
+    """Shift and stretch coordinates at random, as DINOv3 does in training; the same for all cells.
 
     Args:
-        coordinates: floats ``[A, N]``, of `image_coordinates`.
+        coordinates: floats ``[A, N]``, from `image_coordinates`.
         shift: each axis is shifted by a number from ``[-shift, shift]``.
-        jitter: then each is multiplied by a number from ``[1 / jitter, jitter]``, its logarithm
-            being uniform.
-        rescale: then all are multiplied by one from ``[1 / rescale, rescale]``, likewise.
+        jitter: then each axis is multiplied by a number from ``[1 / jitter, jitter]`` with a
+            uniform logarithm.
+        rescale: then all axes are multiplied by one such number from ``[1 / rescale, rescale]``.
         generator: a `numpy.random.Generator` or a `torch.Generator`; the same state gives the same
-            numbers. None is a new one, or torch's default. Nothing is drawn for what is None.
-        training: False returns the coordinates as they are: ``training=self.training``.
+            numbers. None is a new one, or torch's default. For an option that is None, nothing is
+            drawn.
+        training: False returns the coordinates unchanged: ``training=self.training``.
 
     Returns:
         As `coordinates`.
 
     Raises:
-        ValueError: a negative shift, a jitter or rescale below 1, a wrong shape.
-        TypeError: impossible dtypes.
+        ValueError: shift is negative, jitter or rescale is below 1, or the shape is wrong.
+        TypeError: a dtype is not supported.
 
     Source: Siméoni et al. 2025, "DINOv3". In torch the numbers are those of transformers and timm.
 
@@ -352,9 +353,9 @@ def augment_coordinates(
 @constant_without_tensors
 @of_wholes
 def add_unrotated_tokens(positions: Any, *, before: int = 0, after: int = 0) -> ArrayOrTensor:
-    """Positions with tokens around them that rotary leaves as they are: their position is 0.
+    """Add tokens with position 0, which rotary leaves unchanged, before and after positions.
 
-    For what stands beside the patches of an image: the class and register tokens of DINOv3
+    This serves tokens beside the patches of an image: the class and register tokens of DINOv3
     (before), the class token of Llama 4 (after), the object pointers among SAM 2's keys (after).
 
     Args:
@@ -365,8 +366,8 @@ def add_unrotated_tokens(positions: Any, *, before: int = 0, after: int = 0) -> 
         ``[..., before + N + after]``, of the same dtype.
 
     Raises:
-        ValueError: a negative number, positions without an axis.
-        TypeError: impossible dtypes.
+        ValueError: a number is negative, or positions have no axis.
+        TypeError: a dtype is not supported.
 
     Example:
         >>> import posenc_native as pn
@@ -393,7 +394,7 @@ def add_unrotated_tokens(positions: Any, *, before: int = 0, after: int = 0) -> 
 
 
 def read_grids(arrays: Arrays, argument: str, value: Any, merges: tuple[int, int, int]) -> Any:
-    """Sizes [n, 3] of grids of which so many cells of each axis are merged."""
+    """Sizes [n, 3] of grids, of which `merges` cells along each axis are merged."""
     grids = arrays.integers(argument, value, arguments.INTEGER_DTYPES)
     if grids.ndim != 2 or grids.shape[1] != 3:
         wrong_value(arrays.function, argument, "shape [n, 3]", list(grids.shape))
@@ -407,9 +408,9 @@ def read_grids(arrays: Arrays, argument: str, value: Any, merges: tuple[int, int
 
 
 def nth_of(arrays: Arrays, counts: Any, nth: Any) -> tuple[Any, Any]:
-    """Which of n > 0 things with so many cells each has the nth cell, and as which of its own.
+    """The index of the thing that has the nth cell, and the cell's number within it.
 
-    Cells after the last thing count as more of it.
+    counts: the numbers of cells of n > 0 things. Cells after the last thing count as part of it.
     """
     ends = counts.cumsum(0)
     thing = arrays.xp.searchsorted(ends, nth, side="right").clip(max=counts.shape[0] - 1)
@@ -417,7 +418,7 @@ def nth_of(arrays: Arrays, counts: Any, nth: Any) -> tuple[Any, Any]:
 
 
 def places_of(cell: Any, sizes: Sequence[Any], merge: int) -> list[Any]:
-    """Coordinates of cells, in blocks; sizes: of one grid, or of the grid of each cell."""
+    """Coordinates of cells, in blocks; sizes are those of one grid, or of the grid of each cell."""
     if merge > 1:
         blocks = [*sizes[:-2], sizes[-2] // merge, sizes[-1] // merge]
         *outer, row, column = places_of(cell // merge**2, blocks, 1)

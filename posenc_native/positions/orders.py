@@ -1,13 +1,13 @@
-"""Which tokens of a row are on which rank, where a row is cut for context parallelism.
+"""The tokens of each rank if context parallelism shards a row.
 
     a row of 2 * ranks chunks, ranks = 2        0 1 2 3
     contiguous    rank 0: 0 1      rank 1: 2 3
-    zigzag        rank 0: 0 3      rank 1: 1 2      of packed rows: each sequence by itself
-    head_tail     the same of one row; packed sequences are put in that order over all ranks, and
-                  the row of them is cut contiguously
+    zigzag        rank 0: 0 3      rank 1: 1 2      in packed rows: each sequence by itself
+    head_tail     the same for one row; packed sequences are put in that order over all ranks, and
+                  the resulting row is cut contiguously
     striped       every token whose number is the rank, modulo ranks
 
-Nothing here reads values: a shape depends on lengths alone.
+Nothing here reads values: shapes depend on lengths alone.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _BALANCED = ("zigzag", "head_tail")
 
 
 class Share(NamedTuple):
-    """Whose part of a row it is."""
+    """The rank that a part of a row belongs to, and how rows are cut."""
 
     rank: int
     ranks: int
     order: ShardOrder
-    # What a length has to be a multiple of. A field, since torch.compile follows no property of a
-    # named tuple (torch 2.10).
+    # Lengths must be multiples of this. It is a field because torch.compile cannot follow a
+    # property of a named tuple (torch 2.10).
     parts: int
 
     def chunks(self, length: int) -> list[slice]:
@@ -52,8 +52,8 @@ class Share(NamedTuple):
 class Tokens(NamedTuple):
     """The tokens of a packed row that are on a rank, in its order.
 
-    indices: where in the whole row they are, int64 ``[t / ranks]``.
-    segments: which sequence each belongs to; n for those after the last.
+    indices: their places in the whole row, int64 ``[t / ranks]``.
+    segments: the sequence of each token; n for tokens after the last sequence.
     cu_seqlens: where the sequences begin and the last one ends on this rank, int64 ``[n + 1]``.
     """
 
@@ -73,20 +73,20 @@ def share_of(function: str, rank: Any, ranks: Any, order: Any) -> Share:
 
 
 def check_order(function: str, order: Any, *, cut: bool) -> None:
-    """ValueError for an unknown order, and for one of tokens that are not cut over ranks."""
+    """ValueError for an unknown order, or for one other than contiguous without sharded tokens."""
     arguments.check_name(function, "order", order, ORDERS)
     if order != "contiguous" and not cut:
-        hint = "DTensor.from_local makes one of the tokens of a rank"
+        hint = "DTensor.from_local makes a DTensor from the tokens of a rank"
         expected = "'contiguous' unless DTensors are cut along tokens"
         wrong_value(function, "order", expected, repr(order), hint)
 
 
 def shared_length(function: str, argument: str, given: Any, share: Share) -> int:
-    """The length of a row that all ranks share; one that they cannot is an error."""
+    """The length of a row; ValueError if the ranks cannot divide it evenly."""
     length: int = arguments.length(function, argument, given)
     if length % share.parts:
         hint = (
-            "torch's context_parallel cuts such a row contiguously without a word: pad it, or pass "
+            "torch's context_parallel silently cuts such a row contiguously: pad it, or write "
             'order="contiguous"'
         )
         expected = f'a multiple of {share.parts} for order="{share.order}"'
@@ -95,7 +95,7 @@ def shared_length(function: str, argument: str, given: Any, share: Share) -> int
 
 
 def packed_tokens(arrays: Arrays, bounds: Any, total: int, share: Share) -> Tokens:
-    """bounds: [n + 1] from 0. Tokens after the last sequence are one more."""
+    """The tokens of a rank; bounds: [n + 1] from 0. Tokens after the last are one more sequence."""
     xp, ranks = arrays.xp, share.ranks
     total = shared_length(arrays.function, "total", total, share)
     part = total // ranks
@@ -104,7 +104,7 @@ def packed_tokens(arrays: Arrays, bounds: Any, total: int, share: Share) -> Toke
         _check_lengths(arrays, edges, share)
     own = arrays.arange(part)
     if share.order == "zigzag":
-        # Each sequence is cut alike: on each rank all bounds are those of the row / ranks.
+        # Each sequence is cut alike, so the bounds on each rank are those of the row / ranks.
         here = edges // ranks
         segments = xp.searchsorted(here[1:], own, side="right")
         chunk = (edges[1:] - edges[:-1])[segments] // share.parts
@@ -131,7 +131,7 @@ def packed_tokens(arrays: Arrays, bounds: Any, total: int, share: Share) -> Toke
 
 
 def _check_lengths(arrays: Arrays, edges: Any, share: Share) -> None:
-    """The sequences must be multiples of 2 * ranks, as far as values can be looked at."""
+    """ValueError unless sequence lengths are multiples of 2 * ranks, if values can be read."""
     seen = arrays.seen(edges)
     if seen is None:
         return
@@ -139,13 +139,13 @@ def _check_lengths(arrays: Arrays, edges: Any, share: Share) -> None:
     if (lengths % share.parts).any():
         wrong_value(
             arrays.function, "cu_seqlens",
-            f"sequences, and a rest, of multiples of {share.parts}, of which "
-            f'order="{share.order}" makes a head and a tail for each rank',
+            f"sequences, and a rest after them, with lengths that are multiples of {share.parts}: "
+            f'order="{share.order}" gives each rank a part from the head and one from the tail',
             f"lengths {shown_values(lengths)}",
         )  # fmt: skip
 
 
 def shown_values(values: npt.NDArray[Any]) -> str:
-    """Values as a message shows them; of many the first ones."""
+    """Values as messages show them; of many values, only the first."""
     shown = values[:8].tolist()
     return f"{shown}" if len(values) <= 8 else f"{shown}, the first of {len(values)}"

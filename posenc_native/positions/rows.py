@@ -1,4 +1,4 @@
-"""Positions of the tokens of rows: packed, padded."""
+"""Positions of tokens in packed and padded rows."""
 
 from __future__ import annotations
 
@@ -51,21 +51,22 @@ def packed_positions(
 
     Args:
         cu_seqlens: integers ``[n + 1]``, where each of n sequences begins and the last one ends,
-            ascending from 0, as variable-length attention takes them. Sequences may be empty.
+            ascending from 0, as for variable-length attention. Sequences may be empty.
         total: t, the number of tokens; the length of the axis in ``q``. Tokens after the last
-            sequence (padding) count from 0, too.
-        start: the first position, one for all or ``[n]``: tokens that are in a cache already.
-        rank, ranks, order: only the tokens that a rank holds under context parallelism, as
-            `ContextParallel.packed` has them.
+            sequence (padding) also count from 0.
+        start: the first position, one for all sequences or ``[n]``: the number of tokens already in
+            a cache.
+        rank, ranks, order: only the tokens of a rank under context parallelism, as in
+            `ContextParallel.packed`.
 
     Returns:
         int64 ``[t / ranks]``.
 
     Raises:
-        ValueError: shapes that do not fit; bounds that do not ascend from 0 to `total` at most, or
-            sequences that the ranks cannot share, where their values can be seen: in NumPy, and on
-            the CPU while torch does not trace.
-        TypeError: arguments that are not integers.
+        ValueError: the shapes do not fit. Also, if values can be read (in NumPy, and on the CPU
+            while torch does not trace): the bounds do not ascend from 0 to at most `total`, or the
+            ranks cannot divide the sequences.
+        TypeError: an argument is not an integer.
 
     Example:
         >>> import posenc_native as pn
@@ -92,7 +93,7 @@ def packed_segments(cu_seqlens: npt.ArrayLike, total: int) -> Array[np.int64]: .
 @constant_without_tensors
 @of_wholes
 def packed_segments(cu_seqlens: npt.ArrayLike | TensorLike, total: int) -> Any:
-    """Which of the packed sequences each token belongs to; tokens after the last are of number n.
+    """The number of the packed sequence that each token belongs to; n after the last sequence.
 
     Args:
         cu_seqlens, total: as in `packed_positions`: integers ``[n + 1]`` and an int.
@@ -116,22 +117,22 @@ def packed_segments(cu_seqlens: npt.ArrayLike | TensorLike, total: int) -> Any:
 def padded_positions(
     attention_mask: npt.ArrayLike | torch.Tensor, *, padding: int = 0, start: Integers = 0
 ) -> ArrayOrTensor:
-    """Positions of rows with padding, on either side or within: they count the tokens of a row.
+    """Positions of rows with padding on either side or within: they count only the tokens.
 
     Args:
-        attention_mask: ``[b, s]`` bools or integers; what is not 0 is a token.
+        attention_mask: ``[b, s]`` bools or integers, other than 0 for tokens.
         padding: position of padding: 0 as in transformers 5, 1 as in its earlier versions.
-        start: position of the first token, one for all or ``[b]``. (A mask that covers a cache as
-            well needs none: take the last columns of the result.)
+        start: position of the first token, one for all rows or ``[b]``. (A mask that also covers a
+            cache does not need it: take the last columns of the result.)
 
     Returns:
         int64 ``[b, s]``.
 
     Raises:
-        ValueError: shapes that do not fit.
-        TypeError: impossible dtypes.
+        ValueError: the shapes do not fit.
+        TypeError: a dtype is not supported.
 
-    Source: ``GenerationMixin`` of transformers.
+    Source: ``GenerationMixin`` in transformers.
 
     Example:
         >>> import posenc_native as pn
@@ -143,7 +144,7 @@ def padded_positions(
     arrays = Arrays(function, attention_mask=attention_mask, start=start)
     there = token_mask(arrays, attention_mask)
     first = first_positions(arrays, start, there.shape[0])
-    # torch's DTensors add along another axis where it is counted from the end.
+    # torch's DTensors sum along the wrong axis if it is counted from the end.
     count = there.cumsum(there.ndim - 1) - 1 + (first if isinstance(first, int) else first[:, None])
     return arrays.xp.where(there, count, plain_integer(function, "padding", padding))
 
@@ -158,7 +159,7 @@ def first_positions(arrays: Arrays, start: Any, count: int) -> Any:
 
 
 def positions_within(arrays: Arrays, bounds: Any, tokens: Any, segments: Any, start: Any) -> Any:
-    """Positions of tokens of a packed row, each in its sequence, which begins at start."""
+    """Positions of tokens of a packed row within their sequences, each of which begins at start."""
     first = first_positions(arrays, start, bounds.shape[0] - 1)
     if not isinstance(first, int):
         first = arrays.xp.concatenate([first, arrays.arange(1)])[segments]  # 0 after the last
@@ -180,7 +181,7 @@ def packed_bounds(arrays: Arrays, cu_seqlens: Any, total: int) -> Any:
 
 
 def _segments(arrays: Arrays, bounds: Any, total: int) -> tuple[Any, Any]:
-    """The tokens 0 .. total - 1, and how many sequences end at or before each."""
+    """The tokens 0 .. total - 1, and the number of sequences that end at or before each."""
     tokens = arrays.arange(arguments.length(arrays.function, "total", total))
     return tokens, arrays.xp.searchsorted(bounds[1:], tokens, side="right")
 

@@ -37,42 +37,42 @@ def vision_language_positions(
     split_frames: bool = False,
     padding: int = 0,
 ) -> tuple[ArrayOrTensor, ArrayOrTensor]:
-    """Positions in time, height and width of tokens of text, images and videos (M-RoPE).
+    """Positions in time, height and width for tokens of text, images and videos (M-RoPE).
 
-    A token of text has the next position, the same on all three axes. The tokens of an image or a
-    video begin at the next position and count along its grid; the text after it goes on from there
-    by the larger of its height and width.
+    A text token has the next position, the same on all three axes. The tokens of an image or a
+    video begin at the next position and count along its grid. The text after it continues from
+    there, advanced by the larger of its height and width.
 
     Args:
         token_types: integers ``[b, s]``: 1 image, 2 video; anything else counts as text. The
-            processors of transformers give it as mm_token_type_ids; from tokens it is
+            processors of transformers return it as mm_token_type_ids; from tokens it is
             ``(ids == image_token_id) + 2 * (ids == video_token_id)``.
         image_grids, video_grids: integers ``[n, 3]``, time, height and width of each image and each
-            video in patches (image_grid_thw, video_grid_thw), in the order in which they come,
-            row after row. Together they are as long as the tokens of their type.
-        attention_mask: ``[b, s]`` bools or integers; what is 0 is padding, on any side.
-        spatial_merge_size: patches along height and width that make one token.
-        temporal_merge_size: frames of a video that make one token (ERNIE-4.5-VL).
+            video in patches (image_grid_thw, video_grid_thw), in the order of the tokens, row after
+            row. Their total number of tokens must match the tokens of their type.
+        attention_mask: ``[b, s]`` bools or integers; 0 is padding, on any side.
+        spatial_merge_size: number of patches along height and along width that make one token.
+        temporal_merge_size: number of frames of a video that make one token (ERNIE-4.5-VL).
         time_interval: positions from one frame of a video to the next, one for all or ``[n]``;
             None is 1. Qwen2.5-VL: ``tokens_per_second * second_per_grid_ts``. It is multiplied in
-            float32 and cut off, as models were trained.
-        split_frames: True where every frame of a video is an image of its own, after a timestamp in
-            text: Qwen3-VL, GLM-4V.
+            float32 and truncated, as in the training of these models.
+        split_frames: True if every frame of a video is a separate image, after a timestamp in text:
+            Qwen3-VL, GLM-4V.
         padding: position of padding.
 
     Returns:
-        ``(positions, deltas)``, int64 ``[3, b, s]`` and ``[b]``. Token n of a row, counted without
-        padding and generated later, has position n + delta on all axes.
+        ``(positions, deltas)``, int64 ``[3, b, s]`` and ``[b]``. A token n of a row that is
+        generated later, counted without padding, has position n + delta on all axes.
 
     Raises:
-        ValueError: shapes that do not fit; sizes that are negative or that merging does not divide;
-            tokens that are not as many as the grids have, or those of an image, a video or one of
-            its split frames that are not next to each other in one row. (On other devices than the
-            CPU and while torch traces, only shapes are seen.)
-        TypeError: impossible dtypes.
+        ValueError: the shapes do not fit; a size is negative or not a multiple of its merge size;
+            the number of tokens differs from that of the grids; or the tokens of an image, a video
+            or a split frame are not next to each other in one row. (On devices other than the CPU,
+            and while torch traces, only shapes are checked.)
+        TypeError: a dtype is not supported.
 
-    Source: Wang et al. 2024, "Qwen2-VL"; Bai et al. 2025, "Qwen2.5-VL"; ``get_rope_index`` of both,
-    of Qwen3-VL, GLM-4V and ERNIE-4.5-VL in transformers.
+    Source: Wang et al. 2024, "Qwen2-VL"; Bai et al. 2025, "Qwen2.5-VL"; ``get_rope_index`` of both
+    and of Qwen3-VL, GLM-4V and ERNIE-4.5-VL in transformers.
 
     Example:
         >>> import posenc_native as pn
@@ -111,10 +111,10 @@ def vision_language_positions(
         )
     split_frames = arrays.flag("split_frames", split_frames)
 
-    # By how much the next position moves at a token: 1 at text, the extent of its grid at the first
-    # token of an image, 0 at its others and at padding.
+    # How much the next position advances at a token: 1 at text, the extent of the grid at the first
+    # token of an image, 0 at its other tokens and at padding.
     move = arrays.whole(there)
-    # What has been added since the place that a token counts from, itself included.
+    # How much has been added since the place from which a token counts, its own move included.
     since = arrays.xp.ones_like(move)
     place = [arrays.xp.zeros_like(move)] * 3
     for argument, given, kind, merges, interval, split in (
@@ -149,7 +149,7 @@ def vision_language_positions(
     start = move.cumsum(-1) - since
     positions = arrays.xp.stack([start + of_axis for of_axis in place])
     absent = plain_integer(function, "padding", padding)
-    # With a column of -1, so that a row without tokens has a largest position, too.
+    # With a column of -1, so that a row without tokens also has a largest position.
     ends = arrays.xp.where(there, positions, -1)
     none = arrays.xp.zeros_like(ends.sum(-1)) - 1
     ends = arrays.xp.concatenate([ends, none[..., None]], -1)
@@ -170,20 +170,20 @@ def _interval(arrays: Arrays, value: Any, count: int, grid: Any) -> Any:
 
 
 def _check_count(arrays: Arrays, argument: str, mine: Any, count: Any) -> None:
-    """ValueError unless as many tokens are of a type, where values can be seen without a wait."""
+    """ValueError unless `count` tokens have the type, if values can be read without a wait."""
     seen = arrays.seen(mine)
     if seen is None:
         return
     tokens, expected = int(seen.sum()), int(count)
     if tokens != expected:
-        wanted = f"grids of as many tokens as are of that type, {tokens}"
+        wanted = f"grids with as many tokens as that type has, {tokens}"
         wrong_value(arrays.function, argument, wanted, expected)
 
 
 def _check_together(arrays: Arrays, there: Any, mine: Any, things: tuple[Any, ...]) -> None:
-    """ValueError unless tokens of one image are next to each other, but for padding, in one row.
+    """ValueError unless tokens of one image are adjacent, except for padding, in one row.
 
-    things: arrays like `mine` that are all equal for tokens of one image.
+    things: arrays like `mine` that are equal for all tokens of one image.
     """
     tokens, present = arrays.seen(mine), arrays.seen(there)
     if tokens is None or present is None:

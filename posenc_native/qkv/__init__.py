@@ -1,1 +1,1 @@
-"""What stands before attention, in one pass: norm and rotation, the append to a cache."""
+"""The steps before attention in one pass: norm, rotation, and append to a cache."""

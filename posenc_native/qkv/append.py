@@ -1,12 +1,12 @@
-"""Queries rotated, keys rotated into a cache, values copied into one: a serving step in one pass.
+"""A serving step in one pass: rotate queries, rotate keys into a cache, copy values into a cache.
 
 projection ──► q ──(norm)── rotation ──► q                     to attention
-           ──► k ──(norm)── rotation ──► keys[slots[token]]    and k, where prefill wants it
+           ──► k ──(norm)── rotation ──► keys[slots[token]]    and k, if prefill needs it
            ──► v ──────────────────────► values[slots[token]]
 
 the slot of a token
 static cache  "bhsd"   its index in the row of the batch      position
-ring          "bhsd"   a window that goes round               position % window
+ring          "bhsd"   a window that wraps around             position % window
 flat pool     "shd"    an index from an allocator
 pages         "pshd"   table[position // size] * size + position % size
 padding                -1: nothing is written
@@ -69,34 +69,34 @@ def rotary_append(
     """Rotate `q` and `k`, and write `k` and `v` into caches, in one pass.
 
     Args:
-        q, k: as in `apply_rotary_qk`. Without queries, as where cross-attention fills its cache, q
-            is None, and so it is in the result.
-        v: values, of the shape of `k` but for the width of its heads; copied bit for bit.
-        keys, values: the caches, arrays or tensors like `k` and `v` that are written to, of their
-            dtype. Their memory is apart from that of `q`, `k` and `v`, and from each other's.
-        slots: where the tokens go, integers ``[s]``, ``[b, s]`` or ``[1, s]`` (``[t]`` for packed
-            tokens), each at most once (in a row of the batch, where the cache has one); -1 is not
-            written. Slots of tensors on a GPU are not looked at: nothing outside the cache is
-            written, and of tokens with the same slot some one stays.
-        cache_layout: the axes of the caches in memory order, ending in d. "bhsd" or "bshd": a row
-            for each of the batch, a slot is an index along s. "shd" or "hsd": one pool for all.
-            "pshd" or "phsd": pages, a slot is page * size of a page + place in the page.
-        norm: whether `q` and `k` are normed; by default where a weight is given.
+        q, k: as in `apply_rotary_qk`. Without queries, such as when cross-attention fills its
+            cache, q is None in the call and in the result.
+        v: values with the shape of `k` except for the width of heads; copied bit for bit.
+        keys, values: the caches to write to, arrays or tensors like `k` and `v`, with their dtype.
+            They share no memory with `q`, `k`, `v` or each other.
+        slots: the destinations of the tokens, integers ``[s]``, ``[b, s]`` or ``[1, s]`` (``[t]``
+            for packed tokens), each at most once (per row of the batch, if the cache has rows);
+            tokens with slot -1 are not written. Slots of tensors on a GPU are not checked: nothing
+            outside the cache is written, and one of the tokens with the same slot remains.
+        cache_layout: the axes of the caches in memory order, ending in d. "bhsd" or "bshd": one row
+            per batch entry, and a slot is an index along s. "shd" or "hsd": one pool for all.
+            "pshd" or "phsd": pages, and a slot is page * size of a page + place in the page.
+        norm: whether to apply the norm to `q` and `k`; default True if a weight is given.
         q_weight, k_weight, eps, norm_over, weight_offset, norm_first, compute: as in
             `norm_rotary_qk`.
         positions: None, an int, ``[s]``, ``[b, s]`` or ``[1, s]``, as in `apply_rotary`.
         inv_freq: a `Rotary`, or radians per position, ``[P]``, float32 or float64, as there.
         layout, pairing, rotary_start, axis_map, scale: as in `apply_rotary`.
-        return_k: return the rotated `k` too: prefill attends to it.
-        inplace: write the rotated `q` (and `k`, where it is returned) to the arguments.
-        out: where `q` goes, or with `return_k` a pair ``(q_out, k_out)``; without a gradient.
+        return_k: also return the rotated `k`, to which prefill attends.
+        inplace: write the rotated `q` (and `k`, if it is returned) to the arguments.
+        out: memory for `q`, or with `return_k` a pair ``(q_out, k_out)``; without a gradient.
 
     Returns:
-        `q` rotated, or ``(q, k)``. Gradients reach what is returned; what a cache holds has none.
+        `q` rotated, or ``(q, k)``. Gradients reach the results but not the contents of the caches.
 
     Raises:
-        ValueError, TypeError: as in `norm_rotary_qk`; a slot outside the cache, or twice; memory
-            shared between a cache and what is read. Nothing has been written then.
+        ValueError, TypeError: as in `norm_rotary_qk`; or a slot is outside the cache or used twice,
+            or a cache shares memory with an input. Then nothing has been written.
 
     Example:
         >>> import numpy as np
@@ -162,7 +162,7 @@ def rotary_append_tables(
     out: Any = None,
     **unknown: NoReturn,
 ) -> Any:
-    """As `rotary_append`, by ready cosines and sines.
+    """`rotary_append` by precomputed cosines and sines.
 
     Args:
         cos, sin, rows, axis_map: as in `apply_rotary_tables`.
@@ -174,7 +174,7 @@ def rotary_append_tables(
         `q` rotated, or ``(q, k)``.
 
     Raises:
-        ValueError, TypeError: as in `rotary_append`; nothing has been written then.
+        ValueError, TypeError: as in `rotary_append`; then nothing has been written.
 
     Example:
         >>> import numpy as np
@@ -212,13 +212,13 @@ def rotary_append_tables(
 
 
 def _outputs(function: str, q: Any, out: Any, inplace: bool, return_k: bool) -> tuple[Any, ...]:
-    """The argument out as a tuple of as many as there are results."""
+    """The argument out as a tuple with one element per result."""
     if return_k:
         return outputs(function, out, inplace, None if q is not None else 0)
     if q is None:
         arguments.wrong_type(function, "out", "None, as q is", type(out).__name__)
     if inplace:
-        arguments.wrong_value(function, "inplace", "False where out says where results go", True)
+        arguments.wrong_value(function, "inplace", "False if out is given", True)
     if isinstance(out, tuple):
         arguments.wrong_type(function, "out", "memory for q (a pair with return_k=True)", "a tuple")
     arguments.check_no_mask(function, "out", out)

@@ -1,11 +1,11 @@
-"""Queries and keys normed and rotated in one pass: what stands between projection and attention.
+"""Norm and rotation of queries and keys in one pass, between projection and attention.
 
     y = R(x / sqrt(mean(x^2) + eps) * (weight + weight_offset))
 
     one reading of x:   x ──► sum of squares ──► r ──► x * r * w ──► rotated by position ──► rounded
 
-Models that norm queries and keys spend many times the rotation on it where each step goes through
-memory. Here a head is read once, normed and rotated in registers, and rounded once.
+If each step goes through memory, models that norm queries and keys spend many times the cost of the
+rotation on the norm. Here a head is read once, normed and rotated in registers, and rounded once.
 
     of a head, w            Qwen3, EXAONE 4, LFM2, GLM-4-MoE         norm_over="head"
     of a head, 1 + w        Gemma 3, Qwen3-Next, T5Gemma 2           weight_offset=1.0
@@ -99,41 +99,42 @@ def norm_rotary_qk(
     """RMS norm and rotation of queries and keys in one pass.
 
     Args:
-        q, k: as in `apply_rotary_qk`. The whole head is normed, whatever slice of it is rotated.
-            One of them may be None, and is then in the result: of cross-attention, where q and k
-            differ in length, each has a call of its own.
-        q_weight, k_weight: weights of any of the four float dtypes. ``[D]`` or, of every head its
-            own, ``[H, D]``; with ``norm_over="token"`` ``[H, D]`` or ``[H * D]``. None for none.
+        q, k: as in `apply_rotary_qk`. The norm applies to the whole head, even if only a slice is
+            rotated. One of them may be None, and is then None in the result: for cross-attention,
+            where q and k differ in length, make a separate call for each.
+        q_weight, k_weight: weights of any of the four float dtypes: ``[D]``, or ``[H, D]`` for
+            different weights per head; with ``norm_over="token"`` ``[H, D]`` or ``[H * D]``. None
+            for no weights.
         eps: added to the mean of the squares.
-        norm_over: the mean is over a "head", or over all heads of a "token". (Where the heads of a
-            token are on several devices, the mean over them all needs a sum across these, which no
-            call here makes.)
-        weight_offset: what is added to the weights; 1.0 for Gemma's ``1 + w``.
-        norm_first: False norms after the rotation.
+        norm_over: the mean is over a "head", or over all heads of a "token". (If the heads of a
+            token are on several devices, the mean over all of them needs a sum across devices,
+            which these functions do not compute.)
+        weight_offset: a number that is added to the weights; 1.0 for Gemma's ``1 + w``.
+        norm_first: False applies the norm after the rotation.
         positions: None, an int, ``[s]``, ``[b, s]`` or ``[1, s]``, as in `apply_rotary`.
         inv_freq: a `Rotary`, or radians per position, ``[P]``, float32 or float64, as there.
         layout, pairing, rotary_start, axis_map, scale: as in `apply_rotary`.
-        compute: "float32": all in float32 (float64 for float64), rounded once. "as_written":
-            rounded where the code of transformers rounds, cosine, sine, products and sum of the
-            rotation included. With weights of the dtype of `q` and no offset that is
-            ``w * round(x * r)`` (Llama's norm, Qwen3), else ``round(x * r * (w + offset))`` (Gemma;
-            pass ``weight.float()`` for models that multiply in float32). Bit for bit as long as
-            ``r`` is the same: the order in which torch sums squares is its own, and a last bit of
-            the float32 sum shows in a few elements of a million. Not where heads have frequencies
-            of their own, of which no code has tables.
-        inplace: write the results to `q` and `k`. Refused where a gradient is wanted: it needs
-            what would be overwritten.
-        out: a pair ``(q_out, k_out)`` of where the results go, without a gradient. Memory that is
-            kept from call to call saves a long prompt the time in which the operating system
-            provides it, which is longer than that of the call.
+        compute: "float32": everything in float32 (float64 for float64), rounded once. "as_written":
+            rounded where the code of transformers rounds, including cosine, sine, products and sum
+            of the rotation. With weights in the dtype of `q` and no offset, the norm is
+            ``w * round(x * r)`` (Llama's norm, Qwen3); otherwise ``round(x * r * (w + offset))``
+            (Gemma; pass ``weight.float()`` for models that multiply in float32). Results match bit
+            for bit if ``r`` is the same: torch sums squares in another order, and the last bit of
+            the float32 sum shows in a few elements of a million. Not available with different
+            frequencies per head, for which no library has tables.
+        inplace: write the results to `q` and `k`. Not allowed if a gradient is required: it needs
+            the values that would be overwritten.
+        out: a pair ``(q_out, k_out)`` of memory for the results, without a gradient. For a long
+            prompt, memory that is kept between calls saves the time that the operating system takes
+            to provide it, which is longer than the call itself.
 
     Returns:
         ``(q, k)``; the arguments themselves if in place, `out` if it is given. Gradients reach `q`,
-        `k`, the weights, `inv_freq` and floating `positions`; all that is kept for them are the
-        arguments.
+        `k`, the weights, `inv_freq` and floating-point `positions`; only the arguments are kept for
+        them.
 
     Raises:
-        ValueError, TypeError: as in `apply_rotary_qk`; nothing has been written then.
+        ValueError, TypeError: as in `apply_rotary_qk`; then nothing has been written.
 
     Example:
         >>> import numpy as np
@@ -202,7 +203,7 @@ def norm_rotary_qk_tables(
     out: tuple[Any, Any] | None = None,
     **unknown: NoReturn,
 ) -> tuple[Any, Any]:
-    """RMS norm and rotation by ready cosines and sines, in one pass.
+    """RMS norm and rotation by precomputed cosines and sines, in one pass.
 
     Args:
         q, k, q_weight, k_weight, eps, norm_over, weight_offset, norm_first, compute, inplace, out:
@@ -211,11 +212,11 @@ def norm_rotary_qk_tables(
         layout, pairing, rotary_start: as in `apply_rotary`.
 
     Returns:
-        ``(q, k)`` as `norm_rotary_qk` does. Gradients reach `q`, `k` and the weights,
-        and `cos` and `sin` if they ask for them.
+        ``(q, k)`` as in `norm_rotary_qk`. Gradients reach `q`, `k` and the weights, and `cos` and
+        `sin` if they require them.
 
     Raises:
-        ValueError, TypeError: as in `norm_rotary_qk`; nothing has been written then.
+        ValueError, TypeError: as in `norm_rotary_qk`; then nothing has been written.
 
     Example:
         >>> import numpy as np
@@ -246,7 +247,7 @@ def norm_rotary_qk_tables(
     return run(Call(function, (q, k), rotation, to, (), norm))  # type: ignore[no-any-return]
 
 
-# What stands for options that a norm and an append have not: of a rotation back, of k alone, and
-# of pairs that move.
+# Defaults for options that a norm and an append lack: the inverse rotation, separate options for k,
+# and pairs that move.
 ALIKE = Rotation(None, None)[Rotation._fields.index("scale") + 1 :]
 TABLES_ALIKE = TableRotation(None, None)[TableRotation._fields.index("axis_map") + 1 :]

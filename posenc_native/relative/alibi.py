@@ -1,4 +1,4 @@
-"""ALiBi: a slope for each head times the distance.
+"""ALiBi: the slope of each head times the distance.
 
 Source: Press et al. 2022, "Train Short, Test Long: Attention with Linear Biases Enables Input
 Length Extrapolation".
@@ -41,10 +41,10 @@ __all__ = ["alibi_columns", "alibi_diagonals", "alibi_slopes"]
 
 
 if TYPE_CHECKING:
-    Given = TypeVar("Given")  # what numbers are given as
+    Given = TypeVar("Given")  # the type of given numbers
 
     class Shape(TypedDict, total=False):
-        """Keywords of diagonals that are no numbers."""
+        """Keywords of diagonals that do not hold numbers."""
 
         symmetric: bool
         causal: bool
@@ -68,24 +68,25 @@ if TYPE_CHECKING:
 def alibi_slopes(
     num_heads: int, *, max_bias: float = 8.0, heads: Heads = None
 ) -> npt.NDArray[np.float64]:
-    """Slopes of ALiBi, one a head: the reference rule, for any number of heads.
+    """Slopes of ALiBi, one per head: the reference rule, for any number of heads.
 
-    A power of two n has ``2 ** (-max_bias * (h + 1) / n)``. Other numbers take the slopes of the
-    power of two below, then every second one of the power above. (Many libraries use the first
-    formula for all; with 12 heads that is off by a factor of up to 45.)
+    If the number of heads is a power of two n, the slopes are ``2 ** (-max_bias * (h + 1) / n)``.
+    Other numbers take the slopes of the power of two below, then every second slope of the power
+    above. (Many libraries use the first formula for all; with 12 heads it is off by a factor of up
+    to 45.)
 
     Args:
         num_heads: H.
         max_bias: minus the exponent of the last slope; 8 in the paper, ``alibi_bias_max`` in MPT.
-        heads: of all H those that are wanted, where tensor parallelism gives each rank some: a
-            range or slice of consecutive ones, or (rank, ranks) for an equal share.
+        heads: the heads of this rank, if tensor parallelism splits all H: a range or slice of
+            consecutive heads, or (rank, ranks) for an equal share.
 
     Returns:
-        float64 ``[H]``, or as many as `heads` are.
+        float64 ``[H]``, or one slope for each of `heads`.
 
     Raises:
-        ValueError: num_heads < 0 or > 65,536, max_bias <= 0.
-        TypeError: an argument that is not a number.
+        ValueError: num_heads < 0 or > 65,536, or max_bias <= 0.
+        TypeError: an argument is not a number.
 
     Source: Press et al. 2022, "Train Short, Test Long", and its code's ``get_slopes``.
 
@@ -136,22 +137,22 @@ def alibi_diagonals(
 
     Args:
         num_heads: H.
-        q_len, k_len, q_offset: see the head of posenc_native.relative.
+        q_len, k_len, q_offset: see the docstring of posenc_native.relative.
         symmetric: True for ``-m * |key - query|``. False for ``m * (key - query)`` on every
-            diagonal: for causal attention only. Keys of the future get a bonus then, which the
-            causal mask has to take away.
-        causal: True for a mask as well: keys after the query are worth -inf.
+            diagonal, for causal attention only: future keys then get a positive bias, which the
+            causal mask must remove.
+        causal: True to include the causal mask: keys after the query are -inf.
         slopes: None for `alibi_slopes`, or ``[H]`` or ``[B, H]``. Gradients reach a tensor.
         heads: as in `alibi_slopes`: a range or slice of the H heads, or (rank, ranks); slopes are
-            then those of these heads.
-        dtype, device: of the result; see the head of posenc_native.relative.
+            then only for these heads.
+        dtype, device: of the result; see the docstring of posenc_native.relative.
 
     Returns:
         ``[H, D]``, or ``[B, H, D]`` if slopes or q_offset have an axis B.
 
     Raises:
-        ValueError: negative lengths, shapes that do not fit.
-        TypeError: impossible dtypes.
+        ValueError: a length is negative, or the shapes do not fit.
+        TypeError: a dtype is not supported.
 
     Source: Press et al. 2022, "Train Short, Test Long".
 
@@ -169,7 +170,7 @@ def alibi_diagonals(
     window = window_of(arrays, q_len, k_len, q_offset)
     distances = wide_distances(arrays, window)
     check_batches(function, "slopes", weights, distances)
-    values = 0.0 - abs(distances) if symmetric else distances  # distance 0 is worth 0, not -0
+    values = 0.0 - abs(distances) if symmetric else distances  # 0 at distance 0, not -0
     diagonals = arrays.rounded(weights[..., None] * values[..., None, :])
     return causal_diagonals(arrays, diagonals, window, causal)
 
@@ -194,29 +195,29 @@ def alibi_columns(
 ) -> Any:
     """ALiBi as slope times position of the key, the same for all queries: BLOOM, Falcon.
 
-    It differs from the causal form of `alibi_diagonals` by a constant a row, which the softmax
-    takes out again. With a mask, positions count the keys that are there.
+    It differs from the causal form of `alibi_diagonals` by a constant per row, which cancels in the
+    softmax. With a mask, positions count only the keys that are present.
 
     Args:
         num_heads: H.
         k_len: number of keys.
-        key_mask: ``[B, k_len]``, bools or integers: which keys are there.
+        key_mask: ``[B, k_len]``, bools or integers: the keys that are present.
         slopes: None for `alibi_slopes`, or ``[H]`` or ``[B, H]``. Gradients reach a tensor.
         rounding: None computes in float64. "float32" and "bfloat16" round slopes, positions and
-            products to that format, as models were trained: BLOOM's "float32" and Falcon's
-            "bfloat16" have the bits of transformers. (From NumPy, a float32 slope may differ in the
-            last bit from torch's power function.) Falcon adds the result divided by
+            products to that format, as in the training of models: BLOOM's "float32" and Falcon's
+            "bfloat16" match transformers bit for bit. (From NumPy, a float32 slope may differ in
+            the last bit from torch's power function.) Falcon adds the result divided by
             ``sqrt(head_dim)``.
-        dtype, device: of the result; see the head of posenc_native.relative.
+        dtype, device: of the result; see the docstring of posenc_native.relative.
 
     Returns:
         ``[H, 1, k_len]``, or ``[B, H, 1, k_len]`` if mask or slopes have an axis B.
 
     Raises:
-        ValueError: a negative length, an unknown rounding, shapes that do not fit.
-        TypeError: impossible dtypes.
+        ValueError: the length is negative, rounding is unknown, or the shapes do not fit.
+        TypeError: a dtype is not supported.
 
-    Source: ``build_alibi_tensor`` of BLOOM and of Falcon in transformers.
+    Source: ``build_alibi_tensor`` for BLOOM and for Falcon in transformers.
 
     Example:
         >>> import posenc_native as pn
@@ -246,7 +247,7 @@ def alibi_columns(
 
 
 def _slopes_of(own: range, num_heads: int, max_bias: float) -> list[float]:
-    """The slopes of some of the heads: 2 to the power of minus their exponents."""
+    """The slopes of some heads: 2 to the power of minus their exponents."""
     if num_heads == 0:
         return []
     below = 1 << (num_heads.bit_length() - 1)
@@ -258,7 +259,7 @@ def _slopes_of(own: range, num_heads: int, max_bias: float) -> list[float]:
 def _slopes(
     arrays: Arrays, num_heads: int, slopes: Any, heads: Heads = None, as_trained: bool = False
 ) -> Any:
-    """The slopes in float64, [H] or [B, H]; as_trained: float32 powers of a float32 base."""
+    """The slopes in float64, [H] or [B, H]; as_trained: from float32 powers of a float32 base."""
     function = arrays.function
     count = arguments.head_count(function, "num_heads", num_heads)
     own = heads_of(function, heads, count)
@@ -280,7 +281,7 @@ def _slopes(
 
 
 def check_batches(function: str, argument: str, weights: Any, values: Any) -> None:
-    """ValueError if weights [B, H] and values [B, D] have two different B."""
+    """ValueError if weights [B, H] and values [B, D] differ in B."""
     if weights.ndim == values.ndim == 2 and weights.shape[0] != values.shape[0]:
         expected = f"shape [B, H] = [{values.shape[0]}, {weights.shape[1]}]"
         arguments.wrong_value(function, argument, expected, list(weights.shape))

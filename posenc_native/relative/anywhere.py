@@ -1,4 +1,4 @@
-"""A bias by distance where tokens are anywhere: left-padded and packed rows, trees of tokens."""
+"""A bias by distance for arbitrary positions: left-padded and packed rows, trees of tokens."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ def bias_at_positions(
     origin: int | None = None,
     causal: bool = False,
 ) -> ArrayOrTensor:
-    """The bias of keys and queries at any positions, from the diagonals of any encoding.
+    """The bias for keys and queries at any positions, from the diagonals of any encoding.
 
-    ``result[b, h, i, j] = diagonals[h, k_positions[b, j] - q_positions[b, i] + origin]``. Where
-    positions count up one by one, `toeplitz_bias` gives the same at the speed of memory, with a
-    ``q_offset`` for each row. The diagonals may be those of `alibi_diagonals`, `t5_diagonals`,
-    `kerple_diagonals` ... for n queries and n keys, which serve all distances below n.
+    ``result[b, h, i, j] = diagonals[h, k_positions[b, j] - q_positions[b, i] + origin]``. If
+    positions are consecutive, `toeplitz_bias` with a ``q_offset`` per row gives the same at memory
+    speed. The diagonals may come from `alibi_diagonals`, `t5_diagonals`, `kerple_diagonals` ... for
+    n queries and n keys, which cover all distances below n.
 
     Args:
-        diagonals: ``[H, D]`` or ``[B, H, D]``, floats, one entry a distance. Gradients reach a
+        diagonals: ``[H, D]`` or ``[B, H, D]``, floats, one entry per distance. Gradients reach a
             tensor.
         q_positions, k_positions: integers ``[q]`` and ``[k]``, or ``[B, q]`` and ``[B, k]``.
-        origin: the entry of distance 0; the middle one by default, (D - 1) / 2.
-        causal: True for a mask as well: keys at later positions than the query are worth -inf, and
-            their distances need no entry.
+        origin: the entry of distance 0; by default the middle entry, (D - 1) / 2.
+        causal: True to include the causal mask: keys at later positions than the query are -inf,
+            and their distances need no entry.
 
     Returns:
         ``[H, q, k]``, or ``[B, H, q, k]`` if an argument has an axis B; in the dtype of diagonals.
 
     Raises:
-        ValueError: shapes that do not fit, an even D without an origin, a distance without an
-            entry (where values cannot be seen, on a GPU and while torch traces, the outermost entry
-            serves).
-        TypeError: impossible dtypes.
+        ValueError: the shapes do not fit, D is even without an origin, or a distance has no entry
+            (if values cannot be read, on a GPU or while torch traces, the outermost entry is used
+            instead).
+        TypeError: a dtype is not supported.
 
-    Source: positions as ``build_alibi_tensor`` of BLOOM and MPT count them in padded rows.
+    Source: positions are counted in padded rows as in ``build_alibi_tensor`` of BLOOM and MPT.
 
     Example:
         >>> import posenc_native as pn
@@ -78,16 +78,16 @@ def bias_at_positions(
         places.append(points)
     for argument, batch in batches:
         if batch != batches[0][1]:
-            expected = f"{batches[0][1]} rows, as {batches[0][0]} has"
+            expected = f"{batches[0][1]} rows, as in {batches[0][0]}"
             wrong_value(function, argument, expected, batch)
     count = entries.shape[-1]
     if origin is None:
         if count % 2 == 0:
-            wrong_value(function, "diagonals", "an odd number of entries, or an origin", count)
+            wrong_value(function, "diagonals", "an odd number of entries without origin", count)
         origin = count // 2
     first = arguments.size(function, "origin", origin)
     if first >= count:
-        wrong_value(function, "origin", f"an entry, below {count}", first)
+        wrong_value(function, "origin", f"an entry below {count}", first)
     distances = places[1][..., None, :] - places[0][..., :, None]
     index = (distances.clip(None, 0) if causal else distances) + first
     seen = arrays.seen(index)

@@ -1,13 +1,13 @@
-"""A bias by distance, one number for each distance between key and query, and its sums.
+"""A bias by distance, with one number for each distance between key and query, and its sums.
 
 entry of query i and key j:  e = j - i + q_len - 1                 D = q_len + k_len - 1 entries
 
-    keys ->                     A bias [q_len, k_len] of a head is D numbers, its diagonals: row i
-    2 3 4 5    queries          is the window of them that begins at entry q_len - 1 - i.
+    keys ->                     The bias [q_len, k_len] of a head has D numbers, its diagonals: row
+    2 3 4 5    queries          i is the window of them that begins at entry q_len - 1 - i.
     1 2 3 4       |
     0 1 2 3       v
 
-What the numbers are (ALiBi, T5, KERPLE ...) is data: alibi.py, tables.py, kernels.py, windows.py.
+The numbers (ALiBi, T5, KERPLE ...) are data: see alibi.py, tables.py, kernels.py, windows.py.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ __all__ = ["add_toeplitz_bias", "diagonal_sums", "toeplitz_bias"]
 if TYPE_CHECKING:
 
     class ReadFrom(TypedDict, total=False):
-        """Where in the diagonals a call begins."""
+        """Keywords that select where in the diagonals a call begins."""
 
         q_offset: Numbers
         origin: Lengths | None
 
     class OfMatrix(ReadFrom, total=False):
-        """And what a matrix is about, where its tokens are in a grid."""
+        """Those, and the sizes of a matrix whose tokens are in a grid."""
 
         q_len: Lengths | None
         k_len: Lengths | None
@@ -83,33 +83,34 @@ def toeplitz_bias(
     dtype: Any = None,
     out: Any = None,
 ) -> Any:
-    """Diagonals laid down as a bias: ``result[h, i, j] = diagonals[h, j - i + q_len - 1]``.
+    """Expand diagonals to a bias: ``result[h, i, j] = diagonals[h, j - i + q_len - 1]``.
 
     Args:
-        diagonals: ``[..., H, q_len + k_len - 1]``, float16, bfloat16, float32 or float64, of any
-            strides; leading axes before the heads are those of a batch. For tokens in a grid (an
-            image's patches), as many last axes as the grid has: ``[..., H, Dy, Dx]``.
-        q_len, k_len: how many queries and keys; for a grid (rows, columns), tokens in C order.
-        q_offset: position of query 0 among the keys, an int or integers ``[B]``, one for each
-            batch row: decoding with a cache. Only with `origin`, for diagonals longer than this
-            call needs; diagonals made for the call with its q_offset include it already.
-        origin: entry of distance 0 in diagonals that are longer than this call needs, as a table
-            made once for all calls is: ``result[h, i, j] = diagonals[h, j - (q_offset + i) +
+        diagonals: ``[..., H, q_len + k_len - 1]``, float16, bfloat16, float32 or float64, with any
+            strides; axes before the heads are batch axes. For tokens in a grid (an image's
+            patches), as many last axes as the grid has: ``[..., H, Dy, Dx]``.
+        q_len, k_len: number of queries and keys; for a grid (rows, columns), tokens in C order.
+        q_offset: position of query 0 among the keys, an int or integers ``[B]``, one per batch row,
+            for decoding with a cache. Only with `origin`, for diagonals longer than this call
+            needs; diagonals made for the call with its q_offset already include it.
+        origin: entry of distance 0 in diagonals that are longer than this call needs, such as a
+            table made once for all calls: ``result[h, i, j] = diagonals[h, j - (q_offset + i) +
             origin]``.
-        causal: True for a mask as well: keys after the query, at entries behind that of distance
-            0, are worth -inf. Without an `origin` distance 0 is at entry q_len - 1, for as many
-            queries as keys, that begin together; other calls have to give the origin.
+        causal: True to include the causal mask: keys after the query, at entries after that of
+            distance 0, are -inf. Without an `origin`, distance 0 is at entry q_len - 1, which
+            requires equally many queries and keys that begin together; other calls must give the
+            origin.
         dtype: of the result; by default that of the diagonals (of `out`).
-        out: array or tensor to write the result to.
+        out: array or tensor for the result.
 
     Returns:
-        ``[..., H, q_len, k_len]``, of the batch axes of `q_offset` or of the diagonals. Gradients
+        ``[..., H, q_len, k_len]``, with the batch axes of `q_offset` or of the diagonals. Gradients
         reach the diagonals, as `diagonal_sums`.
 
     Raises:
-        ValueError: negative lengths; too few diagonals, or too many without an `origin`; a
-            mismatched or overlapping `out`.
-        TypeError: an impossible dtype.
+        ValueError: a length is negative; there are too few diagonals, or too many without an
+            `origin`; or `out` does not match or overlaps.
+        TypeError: a dtype is not supported.
 
     Example:
         >>> import numpy as np
@@ -162,25 +163,25 @@ def add_toeplitz_bias(
     causal: bool = False,
     out: Any = None,
 ) -> Any:
-    """``scores + toeplitz_bias(diagonals)`` in one pass; the bias is never in memory.
+    """Add ``toeplitz_bias(diagonals)`` to scores in one pass, without the bias in memory.
 
     Args:
-        scores: ``[..., H, q_len, k_len]``, of any strides and any leading axes.
+        scores: ``[..., H, q_len, k_len]``, with any strides and any leading axes.
         diagonals: as in `toeplitz_bias`: floats ``[..., H, q_len + k_len - 1]``, of any float
-            dtype. Leading axes (except the heads) that are missing or of size 1 repeat. An array
-            will do where the scores are a tensor: it is moved there.
+            dtype. Leading axes (except the heads) that are missing or of size 1 broadcast. If the
+            scores are a tensor, the diagonals may be an array, which is moved to their device.
         q_offset, origin: as in `toeplitz_bias`: q_offset an int or integers ``[B]``, for the first
             leading axes of the scores; origin an int, or one for each axis of a grid.
         q_len, k_len: for tokens in a grid, its sizes; otherwise known from the scores.
         causal: as in `toeplitz_bias`: a bool; True makes scores of later keys -inf.
-        out: where the result goes; `scores` itself adds in place.
+        out: memory for the result; `scores` itself adds in place.
 
     Returns:
         An array or tensor like `scores`. The sum is formed in float32 (float64 for float64) and
         rounded once. Gradients reach the scores and the diagonals.
 
     Raises:
-        ValueError, TypeError: as in `toeplitz_bias`; also for heads that do not match.
+        ValueError, TypeError: as in `toeplitz_bias`; or the heads do not match.
 
     Example:
         >>> import numpy as np
@@ -202,10 +203,10 @@ def add_toeplitz_bias(
         scores = as_operand(function, "scores", scores)
     if not is_tensor(diagonals):
         diagonals = as_array(function, "diagonals", diagonals)
-        if tensors:  # such as alibi_diagonals() makes where no argument is torch's
+        if tensors:  # such as those of alibi_diagonals() without an argument of torch
             diagonals = late.torch_operations().diagonals_tensor(diagonals, scores.device)
     elif not tensors:
-        wrong_type(function, "diagonals", "an array, as scores are", type(diagonals).__name__)
+        wrong_type(function, "diagonals", "an array, like scores", type(diagonals).__name__)
     rows, columns = matrix_lengths(function, "scores", scores.shape, q_len, k_len)
     start, q_offset = first_entry(function, diagonals.shape, rows, columns, q_offset, origin)
     if causal is not False:
@@ -237,24 +238,25 @@ def diagonal_sums(
     q_offset: int | npt.ArrayLike | torch.Tensor = 0,
     origin: Lengths | None = None,
 ) -> Any:
-    """Sums along the diagonals of every head: the gradient of `toeplitz_bias`, its transpose.
+    """Sums along the diagonals of every head: the gradient, and transpose, of `toeplitz_bias`.
 
     Args:
-        grad: ``[..., H, q_len, k_len]``, of any strides.
-        keep: how many of the leading axes, counted from the last, the result has; the others are
-            summed over too. 1 for one sum a head.
+        grad: ``[..., H, q_len, k_len]``, with any strides.
+        keep: the number of leading axes, counted from the last, that the result keeps; the others
+            are summed over too. 1 for one sum per head.
         q_len, k_len: for tokens in a grid, its sizes; otherwise known from `grad`.
-        entries, q_offset, origin: how many entries the diagonals had, by default
+        entries, q_offset, origin: the number of entries of the diagonals, by default
             ``q_len + k_len - 1``, and how they were read.
 
     Returns:
-        ``[H, q_len + k_len - 1]`` in float32 (float64 for float64), formed in that precision.
-        Entries that no query and key have are 0. The same bits on every call, whatever the number
-        of threads.
+        ``[H, q_len + k_len - 1]`` in float32 (float64 for float64), computed in that precision.
+        Entries without a pair of query and key are 0. Results are identical bit for bit on every
+        call, for any number of threads.
 
     Raises:
-        ValueError: fewer than two axes, lengths that do not match, too few entries.
-        TypeError: an impossible dtype.
+        ValueError: there are fewer than two axes, lengths do not match, or there are too few
+            entries.
+        TypeError: a dtype is not supported.
 
     Example:
         >>> import numpy as np
@@ -277,7 +279,7 @@ def diagonal_sums(
     else:
         counts = lengths_of(function, "entries", entries)
         if len(counts) != len(rows):
-            wrong_value(function, "entries", f"{len(rows)} numbers, as q_len has", list(counts))
+            wrong_value(function, "entries", f"{len(rows)} numbers, as in q_len", list(counts))
     shape = (*leading[max(len(leading) - keep, 0) :], *counts)
     if entries is not None:
         arguments.check_byte_count(function, shape, 8)

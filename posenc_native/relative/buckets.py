@@ -1,8 +1,9 @@
-"""Buckets of distances, T5's and DeBERTa's, from exact integer thresholds.
+"""Buckets of distances for T5 and DeBERTa, from exact integer thresholds.
 
-Both put near distances into a bucket each and far ones into logarithmic steps. Where a step begins
-is decided once, in whole numbers. Code that takes a logarithm of each distance instead depends on
-how it is rounded: in bfloat16, more than a hundred of WavLM's 800 land in a neighbouring bucket.
+Both give each near distance its own bucket and divide far distances into logarithmic steps. The
+beginning of each step is computed once, in integers. Code that takes the logarithm of each distance
+instead depends on its rounding: in bfloat16, more than a hundred of WavLM's 800 distances land in a
+neighboring bucket.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["deberta_bucket", "relative_position_bucket"]
 
 
-# Where each begins is computed to 70 digits; CPM-Ant, with the most, has 512.
+# The beginning of each is computed to 70 digits; CPM-Ant has the most, 512.
 BUCKET_LIMIT = 2**14
 
 
@@ -48,23 +49,24 @@ def relative_position_bucket(
 ) -> Any:
     """T5's bucket of each distance, from exact integer thresholds: no logarithm, no rounding.
 
-    Of the buckets of a direction the first half hold one distance each, the others the distances up
-    to max_distance in logarithmic steps; the last holds everything beyond.
+    The first half of the buckets of a direction hold one distance each. The other buckets hold the
+    distances up to max_distance in logarithmic steps; the last one holds everything beyond.
 
     Args:
         relative_position: key minus query, integers of any dtype and shape.
         bidirectional: True: half of the buckets for keys before the query, half for keys after it.
             False: all keys after it share bucket 0.
-        num_buckets: number of buckets, even and >= 4 if bidirectional, else >= 2; at most 16,384.
-        max_distance: where the last bucket begins at the latest; greater than the number of
-            distances that have a bucket each.
+        num_buckets: number of buckets, even and >= 4 if bidirectional, otherwise >= 2; at most
+            16,384.
+        max_distance: the last bucket begins here at the latest; greater than the number of
+            distances with their own bucket.
 
     Returns:
-        int64 of the shape of relative_position.
+        int64 with the shape of relative_position.
 
     Raises:
-        ValueError: num_buckets or max_distance out of range.
-        TypeError: relative_position that is not of integers.
+        ValueError: num_buckets or max_distance is out of range.
+        TypeError: relative_position is not of integers.
 
     Source: Raffel et al. 2020, "Exploring the Limits of Transfer Learning"; in transformers
     ``T5Attention._relative_position_bucket``, whose float32 logarithm agrees.
@@ -92,23 +94,23 @@ def deberta_bucket(
 ) -> Any:
     """DeBERTa v2's bucket of each distance, from exact integer thresholds.
 
-    With ``mid = bucket_size // 2``, distances r of at most mid are their own bucket; beyond, it is
-    ``sign(r) * (mid + ceil((mid - 1) * ln(|r| / mid) / ln((max_position - 1) / mid)))``, but not
-    more than bucket_size either way (they are clamped to that when they are used).
+    With ``mid = bucket_size // 2``, a distance r of at most mid is its own bucket; beyond, it is
+    ``sign(r) * (mid + ceil((mid - 1) * ln(|r| / mid) / ln((max_position - 1) / mid)))``, at most
+    bucket_size in either direction (the models clamp buckets to that when they use them).
 
     Args:
         relative_position: query minus key, integers of any dtype and shape.
-        bucket_size: number of buckets of a direction, 2 to 16,384.
+        bucket_size: number of buckets per direction, 2 to 16,384.
         max_position: trained length; greater than bucket_size // 2 + 1.
 
     Returns:
-        int64 of the shape of relative_position, in -bucket_size .. bucket_size.
+        int64 with the shape of relative_position, in -bucket_size .. bucket_size.
 
     Raises:
-        ValueError: bucket_size or max_position out of range.
-        TypeError: relative_position that is not of integers.
+        ValueError: bucket_size or max_position is out of range.
+        TypeError: relative_position is not of integers.
 
-    Source: He et al. 2021, "DeBERTa", whose code has ``make_log_bucket_position``.
+    Source: He et al. 2021, "DeBERTa", and its ``make_log_bucket_position``.
 
     Example:
         >>> import numpy as np
@@ -131,7 +133,7 @@ def _bucket_count(function: str, argument: str, value: object) -> int:
 def t5_bucket_of_window(
     arrays: Arrays, window: Window, bidirectional: bool, num_buckets: int, max_distance: int
 ) -> Any:
-    """`relative_position_bucket` of a window: where it is known, only near distances count.
+    """`relative_position_bucket` of a window; if it is known, only near distances are computed.
 
     Errors name the function of `arrays`.
     """
@@ -150,13 +152,13 @@ def t5_bucket_of_window(
     return arrays.index(index)
 
 
-# Buckets of so many near distances, at most, are kept: 256 KiB.
+# The buckets of at most this many near distances are kept: 256 KiB.
 _LIMIT_KEPT = 2**14
 
 
 @lru_cache(maxsize=8)
 def _t5_buckets_near(both: bool, buckets: int, limit: int) -> npt.NDArray[np.int64]:
-    """Of the distances -limit .. limit."""
+    """The buckets of the distances -limit .. limit."""
     arrays = Arrays("t5_diagonals")
     near = _t5_bucket(arrays, np.arange(-limit, limit + 1), both, buckets, limit)
     near.flags.writeable = False
@@ -166,7 +168,7 @@ def _t5_buckets_near(both: bool, buckets: int, limit: int) -> npt.NDArray[np.int
 def _t5_options(
     arrays: Arrays, bidirectional: bool, num_buckets: int, max_distance: int
 ) -> tuple[bool, int, int]:
-    """Whether there are two directions, the buckets of one, and max_distance, checked."""
+    """Whether there are two directions, the buckets of one direction, and max_distance; checked."""
     function = arrays.function
     both = arrays.flag("bidirectional", bidirectional)
     count = _bucket_count(function, "num_buckets", num_buckets)
@@ -176,14 +178,14 @@ def _t5_options(
     buckets = count // 2 if both else count
     limit = arguments.size(function, "max_distance", max_distance)
     if limit <= buckets // 2:
-        expected = f"a number > {buckets // 2} (the distances that have a bucket each)"
+        expected = f"a number > {buckets // 2} (the distances with their own bucket)"
         wrong_value(function, "max_distance", expected, limit)
     return both, buckets, limit
 
 
 def _t5_bucket(arrays: Arrays, distances: Any, both: bool, buckets: int, limit: int) -> Any:
     xp = arrays.xp
-    # First of all, so that the sign can be taken away from any int64.
+    # First, so that the sign of any int64 can be removed.
     distances = xp.clip(distances, -limit, limit)
     far = abs(distances) if both else xp.clip(-distances, 0, None)
     bucket = arrays.steps(t5_steps(buckets, limit), far)
@@ -192,13 +194,13 @@ def _t5_bucket(arrays: Arrays, distances: Any, both: bool, buckets: int, limit: 
 
 @constant
 def t5_steps(buckets: int, max_distance: int) -> list[int]:
-    """Where buckets 1, 2 ... of a direction begin."""
+    """The first distances of buckets 1, 2 ... of a direction."""
     return list(_t5_steps(buckets, max_distance))
 
 
 @lru_cache(maxsize=64)
 def _t5_steps(buckets: int, max_distance: int) -> tuple[int, ...]:
-    # Bucket exact + k is that of distances n with
+    # Bucket exact + k holds the distances n with
     #     k <= ln(n / exact) / ln(max_distance / exact) * (buckets - exact) < k + 1.
     exact = buckets // 2
     power = buckets - exact
@@ -206,9 +208,10 @@ def _t5_steps(buckets: int, max_distance: int) -> tuple[int, ...]:
 
 
 def _steps(first: int, last: int, power: int, count: int, *, above: bool) -> tuple[int, ...]:
-    """For k = 0 .. count - 1 the least n at, or only above, first * (last / first) ** (k / power).
+    """For k = 0 .. count - 1 the least n at, or above, first * (last / first) ** (k / power).
 
-    To 70 digits, of which whole numbers have 20; where that leaves it open, in whole numbers.
+    above: strictly above. Computed to 70 digits, of which integers take 20; if that does not decide
+    it, in integers.
     """
     steps = []
     with decimal.localcontext(EXACT):
@@ -218,7 +221,7 @@ def _steps(first: int, last: int, power: int, count: int, *, above: bool) -> tup
             nearest = int(root.to_integral_value())
             if abs(root - nearest) > Decimal("1e-30"):
                 steps.append(math.ceil(root))
-            else:  # is it a whole number? Both sides times `first`, as k may be power + 1
+            else:  # is it an integer? Both sides times `first`, since k may be power + 1
                 left, right = nearest**power * first, last**k * first ** (power + 1 - k)
                 steps.append(nearest + (left <= right if above else left < right))
             root *= ratio
@@ -241,13 +244,13 @@ def deberta_bucket_of(arrays: Arrays, distances: Any, bucket_size: int, max_posi
 
 @constant
 def deberta_steps(bucket_size: int, max_position: int) -> list[int]:
-    """Where buckets 1, 2 ... bucket_size begin."""
+    """The first distances of buckets 1, 2 ... bucket_size."""
     return list(_deberta_steps(bucket_size, max_position))
 
 
 @lru_cache(maxsize=64)
 def _deberta_steps(bucket_size: int, max_position: int) -> tuple[int, ...]:
-    # Bucket middle + k, k > 0, is that of distances n with
+    # Bucket middle + k, k > 0, holds the distances n with
     #     k - 1 < ln(n / middle) / ln(last / middle) * power <= k.
     middle = bucket_size // 2
     power, last = middle - 1, max_position - 1

@@ -1,8 +1,8 @@
-"""The causal mask as a part of a bias: a key after its query is worth -inf.
+"""The causal mask as part of a bias: the bias of a key after its query is -inf.
 
 scaled_dot_product_attention takes either attn_mask or is_causal. A bias given as attn_mask
-therefore has to contain the mask. No kernel knows of it: where the bias is made of diagonals, those
-of distances above 0 become -inf, and adding them to scores makes these -inf in every dtype.
+therefore must contain the mask. Kernels need no special case: in a bias made of diagonals, those of
+distances above 0 become -inf, and adding them to scores makes these -inf in every dtype.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from .distances import Window, spread
 
 
 def hide_future(values: Any, distances: Any) -> Any:
-    """The values where key minus query is at most 0, and -inf elsewhere.
+    """The values if key minus query is at most 0, and -inf elsewhere.
 
-    The distances broadcast to the values. Values that are replaced get a gradient of 0.
+    The distances broadcast to the values. Replaced values get a gradient of 0.
     """
     if is_tensor(values):
         return values.masked_fill(distances > 0, -math.inf)
@@ -43,17 +43,17 @@ def causal_entries(
     origin: Any,
     causal: Any,
 ) -> Any:
-    """Diagonals as a call has them, masked if `causal`: the entries behind that of distance 0."""
+    """The diagonals of a call; if `causal`, the entries after that of distance 0 are masked."""
     arrays = Arrays(function, diagonals=diagonals)
     if not arrays.flag("causal", causal):
         return diagonals
     if len(q_len) != 1:
-        wrong_value(function, "causal", "False where q_len and k_len are tuples", True)
+        wrong_value(function, "causal", "False if q_len and k_len are tuples", True)
     if origin is None:
         if q_len != k_len:
             wrong_value(
                 function, "origin",
-                "the entry of distance 0, q_len - 1 + q_offset, for a causal mask where q_len = "
+                "the entry of distance 0, q_len - 1 + q_offset, for a causal mask if q_len = "
                 f"{q_len[0]} and k_len = {k_len[0]} differ", None,
             )  # fmt: skip
         origin = q_len[0] - 1

@@ -1,4 +1,4 @@
-"""Which column of a table each distance looks up: Shaw's clipped ones, DeBERTa's buckets."""
+"""The table column that each distance looks up: Shaw's clipped distances, DeBERTa's buckets."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ def clipped_index(
     q_offset: int | npt.ArrayLike | torch.Tensor | None = None,
     device: Any = None,
 ) -> ArrayOrTensor:
-    """The row of a table that each distance takes: ``clip(key - query, -left, right) + left``.
+    """The row of a table for each distance: ``clip(key - query, -left, right) + left``.
 
     Args:
-        q_len, k_len, q_offset: see the head of posenc_native.relative.
-        left, right: how far keys before and after the query are told apart; right is left by
-            default. The table has left + right + 1 rows.
-        device: of the result; see the head of posenc_native.relative.
+        q_len, k_len, q_offset: see the docstring of posenc_native.relative.
+        left, right: the largest distances before and after the query with separate rows; by
+            default right equals left. The table has left + right + 1 rows.
+        device: of the result; see the docstring of posenc_native.relative.
 
     Returns:
         int64 ``[D]`` or ``[B, D]``.
 
     Raises:
-        ValueError: a negative number, an offset of wrong shape.
-        TypeError: an argument that is not an integer.
+        ValueError: a number is negative, or the offset has a wrong shape.
+        TypeError: an argument is not an integer.
 
     Source: Shaw et al. 2018, "Self-Attention with Relative Position Representations", section 3.2.
 
@@ -79,24 +79,24 @@ def deberta_index(
 ) -> ArrayOrTensor:
     """The columns of DeBERTa's disentangled attention: ``clamp(bucket(query - key) + span)``.
 
-    For content to position, gather from ``q @ pos_k.T``, rows queries and columns distances. For
-    position to content, gather from ``k @ pos_q.T``, rows keys: with `transposed`, and the result
-    is transposed to rows of queries again. Both have 2 * span columns.
+    For content to position, gather from ``q @ pos_k.T``, whose rows are queries and whose columns
+    are distances. For position to content, gather from ``k @ pos_q.T``, whose rows are keys, with
+    `transposed`, and transpose the result back to rows of queries. Both have 2 * span columns.
 
     Args:
-        q_len, k_len, q_offset: see the head of posenc_native.relative.
-        bucket_size, max_position: as in `deberta_bucket`: ints. bucket_size None: distances as
-            they are (DeBERTa v1; ``position_buckets`` -1 in v2).
-        span: half the number of columns; by default bucket_size, or without it max_position.
+        q_len, k_len, q_offset: see the docstring of posenc_native.relative.
+        bucket_size, max_position: as in `deberta_bucket`: ints. bucket_size None: unbucketed
+            distances (DeBERTa v1; ``position_buckets`` -1 in v2).
+        span: half the number of columns; by default bucket_size, or max_position without it.
         transposed: whether rows are keys and columns queries.
-        device: of the result; see the head of posenc_native.relative.
+        device: of the result; see the docstring of posenc_native.relative.
 
     Returns:
         int64 ``[D]`` or ``[B, D]``, in 0 .. 2 * span - 1.
 
     Raises:
-        ValueError: bucket_size, max_position or span out of range, negative lengths.
-        TypeError: an argument that is not an integer.
+        ValueError: bucket_size, max_position or span is out of range, or a length is negative.
+        TypeError: an argument is not an integer.
 
     Source: He et al. 2021, "DeBERTa", section 3; ``disentangled_attention_bias`` in transformers.
 
@@ -119,5 +119,5 @@ def deberta_index(
     if half == 0:
         wrong_value(function, "span", "an int >= 1", 0)
     index = arrays.xp.clip(buckets, -half, half - 1) + half
-    # Query minus key of (row key, column query) is that of (row query, column key), in reverse.
+    # Query minus key of (row key, column query) equals that of (row query, column key) in reverse.
     return arrays.xp.flip(index, (-1,)) if flipped else index

@@ -1,4 +1,4 @@
-"""Distances of keys and queries, and a look-up by them."""
+"""Distances between keys and queries, and look-ups by distance."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ def relative_positions(
     q_offset: int | npt.ArrayLike | torch.Tensor | None = None,
     device: Any = None,
 ) -> ArrayOrTensor:
-    """The distance, key minus query, that each diagonal is about.
+    """The distance, key minus query, of each diagonal.
 
     Args:
         q_len, k_len: numbers of queries and keys.
-        q_offset: position of the first query, an int or integers ``[B]``; None is 0 where q_len and
+        q_offset: position of the first query, an int or integers ``[B]``; None is 0 if q_len and
             k_len are equal.
-        device: of the result; see the head of posenc_native.relative.
+        device: of the result; see the docstring of posenc_native.relative.
 
     Returns:
-        int64 ``[D]`` or ``[B, D]``, D = q_len + k_len - 1 (0 where both lengths are).
+        int64 ``[D]`` or ``[B, D]``, D = q_len + k_len - 1 (0 if both lengths are 0).
 
     Raises:
-        ValueError: a negative length, an offset of wrong shape or size, lengths that differ without
-            an offset.
-        TypeError: an argument that is not an integer.
+        ValueError: a length is negative, the offset has a wrong shape or size, or the lengths
+            differ without an offset.
+        TypeError: an argument is not an integer.
 
     Example:
         >>> import posenc_native as pn
@@ -75,13 +75,13 @@ def wide_distances(arrays: Arrays, window: Window) -> Any:
 
 
 class Window(NamedTuple):
-    """Distances one after the other: less than known in a call that is traced, or of a batch."""
+    """Consecutive distances; they are not known in a traced call or for a batch of offsets."""
 
-    before: Any  # minus the first: an int, or int64 [1] or [B, 1]
-    entries: int  # how many
+    before: Any  # minus the first distance: an int, or int64 [1] or [B, 1]
+    entries: int  # the number of distances
 
     def known(self, arrays: Arrays) -> bool:
-        """Whether all are known, as ints."""
+        """Whether all distances are known, as ints."""
         return type(self.before) is int and type(self.entries) is int and arrays.readable
 
 
@@ -101,10 +101,10 @@ def spread(arrays: Arrays, window: Window) -> Any:
 
 
 def first_query(function: str, q_len: int, k_len: int, q_offset: Any) -> Any:
-    """The argument q_offset; None is 0 for as many queries as keys, and an error for others.
+    """The argument q_offset; None is 0 for equally many queries and keys, otherwise an error.
 
-    Others may begin where the keys do, or be the last of them (decoding): no default serves both,
-    and the wrong one shows in no shape.
+    If the numbers differ, queries may begin where the keys do or be the last of them (decoding). No
+    default fits both cases, and no shape would reveal a wrong one.
     """
     if q_offset is not None:
         return q_offset
@@ -135,8 +135,8 @@ def _offset_of(arrays: Arrays, q_offset: Any) -> Any:
 def look_up(table: Any, index: Any) -> Any:
     """The rows of a table [W, H] at index [D] or [B, D], as diagonals [H, D] or [B, H, D].
 
-    By `relative_gather`, because its gradient is deterministic: as if for a single query whose
-    distances are the entries of the index.
+    This uses `relative_gather`, because its gradient is deterministic, as if for a single query
+    whose distances are the entries of the index.
     """
     count = math.prod(index.shape)
     columns = table.swapaxes(0, 1)[:, None, :]

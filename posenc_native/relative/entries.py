@@ -1,4 +1,4 @@
-"""Which entry of the diagonals, or of an index, belongs to query 0 and key 0.
+"""The entry of the diagonals, or of an index, for query 0 and key 0.
 
 entry of query i and key j   origin + j - (i + q_offset);   by default origin = q_len - 1
 """
@@ -19,10 +19,10 @@ Lengths = int | Sequence[int]
 
 
 def lengths_of(function: str, argument: str, value: Any) -> tuple[int, ...]:
-    """A length as one int for each axis of a grid; a plain int has one axis."""
+    """A length as one int per axis of a grid; a plain int is one axis."""
     if isinstance(value, (tuple, list)):
         if not 1 <= len(value) <= 3:
-            wrong_value(function, argument, "an int, or 1 to 3 of them", list(value))
+            wrong_value(function, argument, "an int, or 1 to 3 ints", list(value))
         return tuple(arguments.length(function, argument, length) for length in value)
     return (arguments.length(function, argument, value),)
 
@@ -30,7 +30,7 @@ def lengths_of(function: str, argument: str, value: Any) -> tuple[int, ...]:
 def matrix_lengths(
     function: str, argument: str, shape: Sequence[int], q_len: Any, k_len: Any
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """q_len and k_len by axis; by default the last two axes of the matrices."""
+    """q_len and k_len per axis; by default the last two axes of the matrices."""
     if len(shape) < 2:
         wrong_value(function, argument, "shape [..., H, q_len, k_len]", list(shape))
     if q_len is None and k_len is None:
@@ -38,7 +38,7 @@ def matrix_lengths(
     rows = (shape[-2],) if q_len is None else lengths_of(function, "q_len", q_len)
     columns = (shape[-1],) if k_len is None else lengths_of(function, "k_len", k_len)
     if len(rows) != len(columns):
-        wrong_value(function, "k_len", f"{len(rows)} numbers, as q_len has", list(columns))
+        wrong_value(function, "k_len", f"{len(rows)} numbers, as in q_len", list(columns))
     if (math.prod(rows), math.prod(columns)) != (shape[-2], shape[-1]):
         wrong_value(
             function, argument,
@@ -55,14 +55,14 @@ def first_entry(
     q_offset: Any,
     origin: Any,
 ) -> tuple[tuple[int, ...] | None, Any]:
-    """The entry of query 0 and key 0 on each axis, and the q_offset still to be taken off it.
+    """The entry of query 0 and key 0 on each axis, and the q_offset still to be subtracted.
 
-    An int q_offset is taken off here; only an array or a tensor is returned. The entry is None for
-    diagonals that are made for the call: there it is ``q_len - 1``.
+    An int q_offset is subtracted here; only an array or a tensor is returned. The entry is None for
+    diagonals made for the call, where it is ``q_len - 1``.
     """
     rank = len(q_len)
     if len(k_len) != rank:
-        wrong_value(function, "k_len", f"{rank} numbers, as q_len has", list(k_len))
+        wrong_value(function, "k_len", f"{rank} numbers, as in q_len", list(k_len))
     if len(shape) < rank:
         expected = f"a leading axis of heads and {rank} of entries"
         wrong_value(function, "diagonals", expected, f"shape {list(shape)}")
@@ -72,8 +72,8 @@ def first_entry(
             if count != max(queries + keys - 1, 0):
                 wrong_value(
                     function, "diagonals",
-                    f"q_len + k_len - 1 = {max(queries + keys - 1, 0)} entries, or the origin of "
-                    "longer ones", count,
+                    f"q_len + k_len - 1 = {max(queries + keys - 1, 0)} entries (for more, give "
+                    "origin)", count,
                 )  # fmt: skip
         _no_offset_without_origin(function, q_offset)
         return None, None
@@ -82,16 +82,16 @@ def first_entry(
         for entry in (origin if isinstance(origin, (tuple, list)) else (origin,))
     )
     if len(first) != rank:
-        wrong_value(function, "origin", f"{rank} numbers, as q_len has", list(first))
+        wrong_value(function, "origin", f"{rank} numbers, as in q_len", list(first))
     if not isinstance(q_offset, int):
         return first, q_offset
     if q_offset and rank > 1:
-        wrong_value(function, "q_offset", "none where q_len and k_len are tuples", q_offset)
+        wrong_value(function, "q_offset", "None if q_len and k_len are tuples", q_offset)
     return (first[0] - q_offset, *first[1:]), None
 
 
 def given_or_default(start: tuple[int, ...] | None, q_len: tuple[int, ...]) -> tuple[int, ...]:
-    """The entry of query 0 and key 0 on each axis, with None replaced: see `first_entry`."""
+    """The entry of query 0 and key 0 on each axis, with None replaced; see `first_entry`."""
     return tuple(queries - 1 for queries in q_len) if start is None else start
 
 
@@ -112,8 +112,8 @@ def index_and_entry(
     ):
         wrong_value(
             function, "index",
-            f"shape [q_len + k_len - 1] = [{max(queries + keys - 1, 0)}], or the origin of a "
-            "longer one", list(index.shape),
+            f"shape [q_len + k_len - 1] = [{max(queries + keys - 1, 0)}] (for a longer index, give "
+            "origin)", list(index.shape),
         )  # fmt: skip
     _no_offset_without_origin(function, q_offset)
     return index, None, None
@@ -121,7 +121,7 @@ def index_and_entry(
 
 def _no_offset_without_origin(function: str, q_offset: Any) -> None:
     if not isinstance(q_offset, int) or q_offset != 0:
-        wrong_value(function, "origin", "the entry of distance 0, to take q_offset off", None)
+        wrong_value(function, "origin", "the entry of distance 0 (q_offset requires it)", None)
 
 
 def _q_offset(function: str, q_offset: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Which heads of a layer are here, where tensor parallelism gives each rank some of them."""
+"""The heads of a layer on this rank, if tensor parallelism gives each rank some of them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Heads = range | slice | tuple[int, int] | None
 
 
 def heads_of(function: str, heads: Any, num_heads: int) -> range:
-    """The argument heads: consecutive ones of so many; (rank, ranks) is an equal share of them.
+    """The argument heads: consecutive heads of num_heads; (rank, ranks) is an equal share of them.
 
     Raises:
-        TypeError, ValueError: what is neither, heads that are not there, a share that is no whole.
+        TypeError, ValueError: it is neither, the heads do not exist, or ranks does not divide them.
     """
     if heads is None:
         return range(num_heads)
@@ -42,5 +42,5 @@ def heads_of(function: str, heads: Any, num_heads: int) -> range:
 
 
 def shown_heads(heads: range, num_heads: int) -> range | None:
-    """What `print(model)` has: None where all heads are here."""
+    """The heads to show in `print(model)`: None if all heads are here."""
     return None if heads == range(num_heads) else heads

@@ -40,7 +40,7 @@ __all__ = ["fire_bias", "kerple_diagonals", "sandwich_diagonals"]
 
 
 if TYPE_CHECKING:
-    Given = TypeVar("Given")  # what numbers are given as
+    Given = TypeVar("Given")  # the type of given numbers
 
     class Kerple(TypedDict, Generic[Given], total=False):
         """Keywords of KERPLE's diagonals."""
@@ -84,21 +84,21 @@ def kerple_diagonals(
 
     Args:
         r1, r2: ``[H]``, positive (r2 at most 2 for "power"); gradients reach tensors. The authors'
-            code calls them p and a for "log", a and p for "power", and keeps them at 0.01 and more.
-        q_len, k_len, q_offset: see the head of posenc_native.relative.
+            code calls them p and a for "log", a and p for "power", and keeps them at least 0.01.
+        q_len, k_len, q_offset: see the docstring of posenc_native.relative.
         kind: "log" or "power".
-        symmetric: what d is. False, as in the authors' code: query minus key, 0 for keys of the
-            future. True, as in the paper: the absolute difference.
-        causal: True for a mask as well: keys after the query are worth -inf.
-        dtype, device: of the result; see the head of posenc_native.relative.
+        symmetric: the meaning of d. False, as in the authors' code: query minus key, 0 for future
+            keys. True, as in the paper: the absolute difference.
+        causal: True to include the causal mask: keys after the query are -inf.
+        dtype, device: of the result; see the docstring of posenc_native.relative.
 
     Returns:
         ``[H, D]`` or ``[B, H, D]``.
 
     Raises:
-        ValueError: an unknown kind, r1 or r2 out of range (not looked at on a GPU, nor while torch
-            traces), negative lengths, shapes that do not fit.
-        TypeError: impossible dtypes.
+        ValueError: kind is unknown, r1 or r2 is out of range (not checked on a GPU, nor while torch
+            traces), a length is negative, or the shapes do not fit.
+        TypeError: a dtype is not supported.
 
     Source: Chi et al. 2022, "KERPLE: Kernelized Relative Positional Embedding", section 4.
 
@@ -125,14 +125,14 @@ def kerple_diagonals(
     apart = arrays.wide(apart)[..., None, :]
     if kind == "log":
         kernel = xp.log1p(shape[:, None] * apart)
-    else:  # 1 in place of 0, whose power has no derivative
+    else:  # 1 in place of 0, since a power of 0 has no derivative
         kernel = xp.where(apart > 0, xp.clip(apart, 1, None) ** shape[:, None], 0.0)
     diagonals = arrays.rounded(0.0 - weight[:, None] * kernel)  # 0 at distance 0, not -0
     return causal_diagonals(arrays, diagonals, window, causal)
 
 
 def _check_kernel(arrays: Arrays, argument: str, values: Any, most: float) -> None:
-    """ValueError for a number that makes no kernel, if numbers can be seen."""
+    """ValueError for a number that makes no valid kernel, if numbers can be read."""
     seen = arrays.seen(values)
     for number in () if seen is None else seen.tolist():
         if not 0 < number < math.inf or number > most:
@@ -160,29 +160,29 @@ def sandwich_diagonals(
     dtype: Any = None,
     device: Any = None,
 ) -> Any:
-    """Diagonals of Sandwich: the inner product of two sinusoidal rows, weaker from head to head.
+    """Diagonals of Sandwich: the inner product of two sinusoidal rows, weaker with each head.
 
     Head h has ``H / (8 (h + 1)) * sum over i < dim/2 of cos(distance * base ** (-2i / dim))``,
-    exact at any distance, as `sinusoidal` is.
+    exact at any distance, like `sinusoidal`.
 
     Args:
         num_heads: H.
-        q_len, k_len, q_offset: see the head of posenc_native.relative.
-        dim: width of the sinusoidal rows, even; whatever the width of the model is.
-        base: as in `sinusoidal`: a number above 0, from which wavelengths grow.
-        causal: True for a mask as well: keys after the query are worth -inf.
+        q_len, k_len, q_offset: see the docstring of posenc_native.relative.
+        dim: width of the sinusoidal rows, even, independent of the width of the model.
+        base: as in `sinusoidal`: a number above 0 that determines the wavelengths.
+        causal: True to include the causal mask: keys after the query are -inf.
         heads: as in `alibi_slopes`: a range or slice of the H heads, or (rank, ranks).
-        dtype, device: of the result; see the head of posenc_native.relative.
+        dtype, device: of the result; see the docstring of posenc_native.relative.
 
     Returns:
         ``[H, D]`` or ``[B, H, D]``.
 
     Raises:
-        ValueError: negative lengths, odd dim, base <= 0.
-        TypeError: impossible dtypes.
+        ValueError: a length is negative, dim is odd, or base <= 0.
+        TypeError: a dtype is not supported.
 
     Source: Chi et al. 2023, "Dissecting Transformer Length Extrapolation via the Lens of Receptive
-    Field Analysis", section 5 and the code of its appendix.
+    Field Analysis", section 5 and the code in its appendix.
 
     Example:
         >>> import posenc_native as pn
@@ -222,26 +222,26 @@ def fire_bias(
     """FIRE's bias: a function of the distance relative to the position of the query.
 
     ``function(log(1 + c * |i - j|) / (log(1 + c * max(i, threshold)) + eps))`` for query i and
-    key j. Every row has its own divisor, so this bias is not made of diagonals.
+    key j. Every row has a different divisor, so this bias is not made of diagonals.
 
     Args:
-        q_len, k_len, q_offset: see the head of posenc_native.relative.
-        function: from ``[..., 1]`` to ``[..., H]``, of arrays or tensors: a small network. If it is
-            a torch module with parameters, these say the device, and the dtype that it is given.
-        c, threshold: positive numbers, or arrays or tensors of one number, whose magnitude counts;
-            gradients reach tensors.
-        eps: what the authors' code adds to the divisor; the paper has none.
-        causal: True for a mask as well: keys after the query are worth -inf.
-        dtype: what `function` is given: float16, bfloat16, float32 (default) or float64.
-        device: torch device; makes the call one of torch.
+        q_len, k_len, q_offset: see the docstring of posenc_native.relative.
+        function: maps ``[..., 1]`` to ``[..., H]``, arrays or tensors: a small network. If it is a
+            torch module with parameters, they determine the device and dtype of its input.
+        c, threshold: positive numbers, or arrays or tensors of one number, of which the magnitude
+            is used; gradients reach tensors.
+        eps: a number that the authors' code adds to the divisor; the paper has none.
+        causal: True to include the causal mask: keys after the query are -inf.
+        dtype: dtype of the input of `function`: float16, bfloat16, float32 (default) or float64.
+        device: torch device; makes the call compute with torch.
 
     Returns:
-        What `function` makes of it, ``[H, q_len, k_len]`` or ``[B, H, q_len, k_len]``.
+        The result of `function`, ``[H, q_len, k_len]`` or ``[B, H, q_len, k_len]``.
 
     Raises:
-        ValueError: negative lengths, c or threshold not above 0, a function whose result has
-            another shape.
-        TypeError: impossible dtypes, a function that cannot be called.
+        ValueError: a length is negative, c or threshold is not above 0, or the result of function
+            has another shape.
+        TypeError: a dtype is not supported, or function cannot be called.
 
     Source: Li et al. 2024, "Functional Interpolation for Relative Positions Improves Long Context
     Transformers", section 3.
@@ -267,14 +267,14 @@ def fire_bias(
     apart = arrays.wide(abs(spread(arrays, window)))
     queries = arrays.arange(q_len) + (window.before - (q_len - 1))
     divisor = arrays.xp.log1p(scale * arrays.xp.maximum(arrays.wide(queries), least)) + addend
-    # The axis of heads is that of the batch here: the numerators are the same for all heads.
+    # The axis of heads serves as the batch axis here: the numerators are the same for all heads.
     numerators = toeplitz_bias(arrays.xp.log1p(scale * apart), q_len, k_len)
     relative = numerators / divisor[..., None]
     result: Any = function(arrays.rounded(relative)[..., None])
     if tuple(result.shape[:-1]) != tuple(relative.shape):
         expected = f"a result of shape {[*relative.shape, 'H']}"
         wrong_value(name, "function", expected, list(result.shape))
-    # Not moveaxis for both: torch.vmap does not know it.
+    # Not moveaxis for both: torch.vmap does not support it.
     moved: Item = result.movedim(-1, -3) if arrays.is_torch else np.moveaxis(result, -1, -3)
     if not causal:
         return moved
@@ -284,7 +284,7 @@ def fire_bias(
 
 
 def _first_parameter(function: object) -> Any:
-    """The first parameter of a torch module; None if it has none, or is something else."""
+    """The first parameter of a torch module; None without parameters, or for another object."""
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(function, torch.nn.Module):
         return None

@@ -1,6 +1,6 @@
-"""Look-ups by distance: the distance of a query to a key chooses a column.
+"""Look-ups by distance: the distance between a query and a key selects a column.
 
-Which columns they are (Shaw, Transformer-XL, DeBERTa ...) is data: columns.py.
+The columns (Shaw, Transformer-XL, DeBERTa ...) are data: see columns.py.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         missing: int | None
 
     class Gather(LookUp, total=False):
-        """And of those that add to something else."""
+        """Keywords of look-ups that add to other scores."""
 
         content: Any
 
@@ -70,7 +70,7 @@ def relative_gather(
     missing: int | None = None,
     out: Any = None,
 ) -> Any:
-    """For every query, the columns that its distances to the keys choose.
+    """For every query, look up the columns that its distances to the keys select.
 
     ``out[..., i, j] = (content[..., i, j] + x[..., i, index[j - i + q_len - 1]]) * scale``
 
@@ -80,28 +80,28 @@ def relative_gather(
     Transformer (no index, ``origin=M - 1`` for M rows that end with distance 0).
 
     Args:
-        x: ``[..., q_len, width]``, float16, bfloat16, float32 or float64, of any strides.
+        x: ``[..., q_len, width]``, float16, bfloat16, float32 or float64, with any strides.
         index: integers ``[q_len + k_len - 1]``, the column of each distance. None: entry e is
-            column e (the "relative shift" of Transformer-XL), and distances that x has no column
-            for read zero.
-        k_len: how many keys.
+            column e (the "relative shift" of Transformer-XL), and distances without a column in x
+            read zero.
+        k_len: number of keys.
         content: ``[..., q_len, k_len]``, scores to add in the same pass.
         scale: factor of the sum.
         q_offset: position of query 0 among the keys, an int or integers for the first leading axes
             of x; only with `origin`, as in `toeplitz_bias`.
         origin: entry of distance 0 in an index longer than this call needs; with index None, the
             column of distance 0. By default q_len - 1.
-        missing: the index that stands for no column, such as -1: it reads zero.
-        out: where the result goes; `content` itself for a result in place.
+        missing: the index value that stands for no column, such as -1: it reads zero.
+        out: memory for the result; `content` itself for a result in place.
 
     Returns:
-        ``[..., q_len, k_len]`` like x; formed in float32 (float64 for float64) and rounded once.
+        ``[..., q_len, k_len]`` like x; computed in float32 (float64 for float64) and rounded once.
         Gradients reach x (as `relative_scatter`) and content.
 
     Raises:
-        ValueError: an index outside 0 .. width - 1, too few entries, a negative k_len, shapes that
-            do not match, a mismatched or overlapping `out`.
-        TypeError: an impossible dtype.
+        ValueError: an index is outside 0 .. width - 1, there are too few entries, k_len is
+            negative, the shapes do not match, or `out` does not match or overlaps.
+        TypeError: a dtype is not supported.
 
     Source: Shaw et al. 2018, "Self-Attention with Relative Position Representations"; Dai et al.
     2019, "Transformer-XL", appendix B; Huang et al. 2018, "Music Transformer".
@@ -135,7 +135,7 @@ def relative_gather(
             x, index, keys, start, q_offset, missing, content, scale, out
         )
     if is_tensor(content):
-        wrong_type(function, "content", "an array, as x is", type(content).__name__)
+        wrong_type(function, "content", "an array, like x", type(content).__name__)
     if content is not None:
         content = as_operand(function, "content", content)
     start = x.shape[-2] - 1 if start is None else start
@@ -170,16 +170,16 @@ def relative_scatter(
 
     ``out[..., i, w] = scale * sum of grad[..., i, j] with index[j - i + q_len - 1] == w``
 
-    With attention probabilities for `grad`, ``result @ table`` is what a table of position values
-    adds to the output (Shaw's values), no ``[q_len, k_len, dim]`` in memory.
+    With attention probabilities as `grad`, ``result @ table`` is the contribution of a table of
+    position values to the output (Shaw's values), without ``[q_len, k_len, dim]`` in memory.
 
     Args:
-        grad: ``[..., q_len, k_len]``, float16, bfloat16, float32 or float64, of any strides.
+        grad: ``[..., q_len, k_len]``, float16, bfloat16, float32 or float64, with any strides.
         index: as in `relative_gather`: integers ``[q_len + k_len - 1]`` or more, or None.
         width: number of columns of the result.
         scale, q_offset, origin, missing: as in `relative_gather`: scale a number, q_offset an int
             or integers ``[B]``, origin and missing ints or None.
-        out: where the result goes.
+        out: memory for the result.
 
     Returns:
         ``[..., q_len, width]`` like grad; summed in float32 (float64 for float64), rounded once.

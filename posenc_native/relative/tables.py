@@ -1,4 +1,4 @@
-"""Learned tables, a row for each distance or bucket of distances, as diagonals: T5, clipped."""
+"""Learned tables with a row per distance or bucket of distances, as diagonals: T5, clipped."""
 
 from __future__ import annotations
 
@@ -62,28 +62,28 @@ def t5_diagonals(
 
     In transformers (buckets / max_distance):
 
-    - T5, mT5, LongT5, Switch, UDOP: 32 / 128, bidirectional in the encoder; the table of layer 0 is
-      that of all layers. UMT5: a table a layer. Pix2Struct's text: not bidirectional.
-    - MPNet: 32 / 128, bidirectional. CPM-Ant: 512 / 2048, bidirectional, and segments besides.
-    - WavLM: 320 / 800, bidirectional; the bias is then gated by the query.
-    - LayoutLMv2 and v3: 32 / 128 of position_ids and 64 / 256 of the coordinates of boxes,
-      bidirectional; boxes have no diagonals, `relative_position_bucket` serves them.
+    - T5, mT5, LongT5, Switch, UDOP: 32 / 128, bidirectional in the encoder; all layers share the
+      table of layer 0. UMT5: a table per layer. Pix2Struct's text: not bidirectional.
+    - MPNet: 32 / 128, bidirectional. CPM-Ant: 512 / 2048, bidirectional, with additional segments.
+    - WavLM: 320 / 800, bidirectional; the query then gates the bias.
+    - LayoutLMv2 and v3: 32 / 128 for position_ids and 64 / 256 for the coordinates of boxes,
+      bidirectional; boxes have no diagonals, so use `relative_position_bucket`.
 
     T5, mT5 and UMT5 do not divide scores by ``sqrt(head_dim)``. LayoutLM's tables are the weights
     of a Linear, ``[H, num_buckets]``: transpose them.
 
     Args:
         table: ``[num_buckets, H]``, floats. Gradients reach a tensor.
-        q_len, k_len, q_offset: see the head of posenc_native.relative.
+        q_len, k_len, q_offset: see the docstring of posenc_native.relative.
         bidirectional, max_distance: as in `relative_position_bucket`: a bool and an int.
-        causal: True for a mask as well: keys after the query are worth -inf. (`bidirectional` False
-            gives them bucket 0.)
+        causal: True to include the causal mask: keys after the query are -inf. (`bidirectional`
+            False gives them bucket 0.)
 
     Returns:
-        ``[H, D]`` or ``[B, H, D]``, of the table's dtype.
+        ``[H, D]`` or ``[B, H, D]``, in the table's dtype.
 
     Raises:
-        ValueError, TypeError: as in `relative_position_bucket`; also for a table of wrong rank.
+        ValueError, TypeError: as in `relative_position_bucket`; or the table has a wrong rank.
 
     Source: Raffel et al. 2020, "Exploring the Limits of Transfer Learning", section 2.1.
 
@@ -120,22 +120,22 @@ def clipped_diagonals(
     causal: bool = False,
     q_offset: int | npt.ArrayLike | torch.Tensor | None = None,
 ) -> Any:
-    """Diagonals of a learned bias with one row a distance, the outermost for all beyond.
+    """Diagonals of a learned bias with one row per distance; the outermost rows cover all beyond.
 
     Args:
         table: ``[left + right + 1, H]``, floats, from the farthest key before the query to the
             farthest after it. Gradients reach a tensor.
-        q_len, k_len, q_offset: see the head of posenc_native.relative.
-        left: the row of distance 0; the middle one by default.
-        causal: True for a mask as well: keys after the query are worth -inf.
+        q_len, k_len, q_offset: see the docstring of posenc_native.relative.
+        left: the row of distance 0; by default the middle row.
+        causal: True to include the causal mask: keys after the query are -inf.
 
     Returns:
-        ``[H, D]`` or ``[B, H, D]``, of the table's dtype.
+        ``[H, D]`` or ``[B, H, D]``, in the table's dtype.
 
     Raises:
-        ValueError: a table without a middle row and no left, left outside of the table, negative
-            lengths.
-        TypeError: impossible dtypes.
+        ValueError: the table has no middle row and left is not given, left is outside the table, or
+            a length is negative.
+        TypeError: a dtype is not supported.
 
     Example:
         >>> import numpy as np
@@ -149,10 +149,10 @@ def clipped_diagonals(
     rows = arrays.table(table)
     count = rows.shape[0]
     if count == 0 or (left is None and count % 2 == 0):
-        wrong_value(function, "table", "an odd number of rows, or any with left", count)
+        wrong_value(function, "table", "an odd number of rows without left", count)
     before = count // 2 if left is None else arguments.size(function, "left", left)
     if before >= count:
-        wrong_value(function, "left", f"a row of the table, < {count}", before)
+        wrong_value(function, "left", f"a row of the table, below {count}", before)
     window = window_of(arrays, q_len, k_len, q_offset)
     index = arrays.xp.clip(spread(arrays, window), -before, count - 1 - before) + before
     return causal_diagonals(arrays, look_up(rows, index), window, causal)

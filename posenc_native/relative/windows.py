@@ -1,4 +1,4 @@
-"""Biases in the windows of an image: Swin's table, Swin v2's coordinates."""
+"""Biases for the windows of an image: Swin's table, Swin v2's coordinates."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ def swin_diagonals(table: SupportsArray[Number], window: Sequence[int]) -> Array
 @overload
 def swin_diagonals(table: npt.ArrayLike, window: Sequence[int]) -> Array[Any]: ...
 def swin_diagonals(table: npt.ArrayLike | TensorLike, window: Sequence[int]) -> Any:
-    """Diagonals of Swin's bias over a window: its table, backwards.
+    """Diagonals of Swin's bias over a window: its table in reverse.
 
-    The index of Swin's table counts query minus key, diagonals count key minus query.
+    The index of Swin's table counts query minus key; diagonals count key minus query.
 
-    BEiT's table has three more rows: from the class token, to it, and from it to itself; give
-    ``table[:-3]`` for the patches. Swin v2 has a small network for a table:
+    BEiT's table has three more rows: from the class token, to it, and from it to itself; pass
+    ``table[:-3]`` for the patches. Swin v2 has a small network instead of a table:
     ``16 * sigmoid(network(swin_v2_coordinates(window)))``, flattened to ``[-1, H]``.
 
     Args:
         table: ``[(2h - 1) * (2w - 1), H]``, floats. Gradients reach a tensor.
-        window: ``(h, w)``, tokens in rows, row after row; any number of axes (Video Swin has 3).
+        window: ``(h, w)``, with tokens row after row; any number of axes (Video Swin has 3).
 
     Returns:
-        ``[H, 2h - 1, 2w - 1]``, of the table's dtype.
+        ``[H, 2h - 1, 2w - 1]``, in the table's dtype.
 
     Raises:
-        ValueError: a window of length 0, a table that does not fit it.
-        TypeError: impossible dtypes.
+        ValueError: a length of the window is 0, or the table does not fit the window.
+        TypeError: a dtype is not supported.
 
     Source: Liu et al. 2021, "Swin Transformer", section 3.2.
 
@@ -68,10 +68,10 @@ def swin_diagonals(table: npt.ArrayLike | TensorLike, window: Sequence[int]) -> 
     for length in lengths:
         expected *= length
     if rows.shape[0] != expected:
-        wrong_value(function, "table", f"{expected} rows, one a distance", rows.shape[0])
+        wrong_value(function, "table", f"{expected} rows, one per distance", rows.shape[0])
     backwards = arrays.xp.flip(rows, (0,))
     if not arrays.is_torch:
-        backwards = backwards.copy()  # NumPy's is a view, through which the table could be written
+        backwards = backwards.copy()  # in NumPy it is a view, through which the table is writable
     return backwards.swapaxes(0, 1).reshape(rows.shape[1], *lengths)
 
 
@@ -82,22 +82,22 @@ def swin_v2_coordinates(
     dtype: Any = None,
     device: Any = None,
 ) -> ArrayOrTensor:
-    """What Swin v2's network sees: the distances of a window on a logarithmic scale.
+    """The input of Swin v2's network: the distances of a window on a logarithmic scale.
 
-    A distance d (query minus key) along an axis of length w is ``x = 8 d / (w - 1)``, then
+    A distance d (query minus key) along an axis of length w becomes ``x = 8 d / (w - 1)``, then
     ``sign(x) * log2(1 + |x|) / 3``.
 
     Args:
         window: ``(h, w)``, or any number of axes.
-        pretrained_window: the window whose w is divided by, if another; 0 means the same.
-        dtype, device: of the result; see the head of posenc_native.relative.
+        pretrained_window: the window that provides the divisor w, if it differs; 0 means the same.
+        dtype, device: of the result; see the docstring of posenc_native.relative.
 
     Returns:
         ``[2h - 1, 2w - 1, 2]``, in the order of Swin's table. An axis of length 1 is all 0.
 
     Raises:
-        ValueError: a length below 1, windows of different numbers of axes.
-        TypeError: impossible dtypes.
+        ValueError: a length is below 1, or the windows have different numbers of axes.
+        TypeError: a dtype is not supported.
 
     Source: Liu et al. 2022, "Swin Transformer V2", section 3.3.
 
@@ -114,7 +114,7 @@ def swin_v2_coordinates(
     if pretrained_window is not None:
         trained = _window(function, "pretrained_window", pretrained_window, 0)
         if len(trained) != len(lengths):
-            expected = f"{len(lengths)} lengths, as many as window has"
+            expected = f"{len(lengths)} lengths, as in window"
             wrong_value(function, "pretrained_window", expected, len(trained))
     axes = []
     for length, reference in zip(lengths, trained, strict=True):
@@ -127,7 +127,7 @@ def swin_v2_coordinates(
 def _window(function: str, argument: str, window: Any, least: int = 1) -> list[int]:
     if not isinstance(window, Sequence) or isinstance(window, str):
         wrong_type(function, argument, "a sequence of ints", type(window).__name__)
-    if len(window) > 16:  # with the heads, about as many axes as arrays may have
+    if len(window) > 16:  # with the heads, about the most axes that arrays may have
         wrong_value(function, argument, "at most 16 axes", len(window))
     lengths = [arguments.size(function, argument, length) for length in window]
     if not lengths or min(lengths) < least:

@@ -1,1 +1,1 @@
-"""Rotary position encoding: the verb, what describes a model's, and what is made of it."""
+"""Rotary position encoding: its functions, descriptions of models' rotations, and extensions."""

@@ -1,4 +1,4 @@
-"""Rotary position encoding, the verb: turn the pairs of a head by the angle of their position.
+"""Apply rotary position encoding: rotate the pairs of each head by the angles of its position.
 
     (a, b)  ->  (a cos t - b sin t,  b cos t + a sin t),    t = position * inv_freq[pair]
 
@@ -10,8 +10,8 @@
 Source: Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding".
 """
 
-# A call of a token takes about as long as the lines here. So they ask the door with the options one
-# by one, by position, and make the record of them only for the general path.
+# A call with one token takes about as long as the lines here. They therefore pass the options to
+# the fast path (`door`) one by one, by position, and make a record only for the general path.
 
 from __future__ import annotations
 
@@ -78,47 +78,49 @@ def apply_rotary(
     out: Any = None,
     **unknown: NoReturn,
 ) -> Any:
-    """Rotate `x` by its positions.
+    """Rotate `x` by the angles of its positions.
 
     Args:
-        x: float16, bfloat16, float32 or float64, of any strides (slices of a packed QKV,
-            transposed and expanded views); of NumPy, torch, or any library whose arrays NumPy can
-            read without a copy (JAX with its bfloat16, pandas, memory-mapped files).
-        positions: None for 0 .. s-1, an int p for p .. p + s-1, ``[s]``, ``[b, s]`` or ``[1, s]``
-            for any batch (``[t]`` for packed tokens); with `axis_map` or three axes of `inv_freq`,
-            ``[A, s]``, ``[A, b, s]`` or ``[A, 1, s]``. Integers are exact, floats allowed; never of
-            the dtype of `x`.
-        inv_freq: a `Rotary`, or a module that has one, which also says pairing, rotary_start,
-            axis_map and scale: these cannot be given beside it. Or frequencies, in radians per
-            position, float32 or float64; see `rotary_frequencies`. ``[P]``, or ``[H, P]`` if every
-            head has its own, or ``[A, H, P]`` (H may be 1) if the angle of a pair is the sum over
-            the axes of ``positions[a] * inv_freq[a, h, p]``.
+        x: float16, bfloat16, float32 or float64, with any strides (slices of a packed QKV,
+            transposed and expanded views); an array or tensor of NumPy, torch, or any library whose
+            arrays NumPy can read without a copy (JAX with its bfloat16, pandas, memory-mapped
+            files).
+        positions: None for 0 .. s-1, an int p for p .. p + s-1, ``[s]``, ``[b, s]``, or ``[1, s]``
+            for any batch (``[t]`` for packed tokens). With `axis_map` or three axes of `inv_freq`:
+            ``[A, s]``, ``[A, b, s]`` or ``[A, 1, s]``. Integers are exact; floats are allowed.
+            Positions never take the dtype of `x`.
+        inv_freq: a `Rotary`, or a module that has one. It includes pairing, rotary_start, axis_map
+            and scale, which must not be given beside it. Or frequencies in radians per position,
+            float32 or float64 (see `rotary_frequencies`): ``[P]``; ``[H, P]`` for different
+            frequencies per head; or ``[A, H, P]`` (H may be 1), where the angle of a pair is the
+            sum over the axes of ``positions[a] * inv_freq[a, h, p]``.
         layout: the axes of `x` in memory order, ending in d: b (batch), s (sequence), h (heads),
             d (head_dim), or t for packed tokens: "bhsd" (default, unless the `Rotary` has
-            another), "bshd", "sbhd", "thd", "sd" ... With g (groups of heads, h of a group each),
-            "sbghd", heads are counted through the groups.
-        pairing: "half" (default), "interleaved" or an even block size; see the module's head.
-        rotary_start: the dims ``rotary_start .. rotary_start + 2P`` are rotated, the rest copied;
-            default 0.
-        axis_map: ``[P]`` ints, which position axis drives each pair.
+            another), "bshd", "sbhd", "thd", "sd" ... With g (groups of h heads each), as in
+            "sbghd", heads are numbered across the groups.
+        pairing: "half" (default), "interleaved" or an even block size; see the module docstring.
+        rotary_start: the dims ``rotary_start .. rotary_start + 2P`` are rotated, the others are
+            copied; default 0.
+        axis_map: ``[P]`` ints, the position axis that drives each pair.
         scale: factor of cosine and sine, such as the attention factor that `rotary_frequencies`
-            returns beside the frequencies; default 1.
-        inverse: turn the other way (the transpose; it undoes the rotation where scale is 1).
-        out_pairing: "same", or the pairing that the result has: its pairs then lie as that says.
-            ``pairing="interleaved", out_pairing="half"`` is what DeepSeek's and Megatron's MLA do.
+            returns with the frequencies; default 1.
+        inverse: rotate by the negative angles (the transpose; it undoes the rotation if scale is
+            1).
+        out_pairing: "same", or the pairing of the result, whose dims are then reordered to match.
+            DeepSeek's and Megatron's MLA use ``pairing="interleaved", out_pairing="half"``.
         contiguous: True for a result in C order, which ``view`` can split and join; False for the
-            strides of `x` where it is dense, as NumPy and torch do. (One flag, and not torch's
-            ``memory_format`` or NumPy's ``order``: it serves both.) An `x` in another order is
+            strides of `x` if it is dense, as in NumPy and torch. (One flag, unlike torch's
+            ``memory_format`` or NumPy's ``order``, works for both.) An `x` in another order is
             copied first.
-        out: where the result goes; `x` itself rotates in place.
+        out: memory for the result; `x` itself rotates in place.
 
     Returns:
         An array or tensor like `x`. Computed in float32 (float64 for float64), rounded once.
-        Gradients reach `x`, `inv_freq` and floating `positions` (then without `out`).
+        Gradients reach `x`, `inv_freq` and floating-point `positions` (only without `out`).
 
     Raises:
-        ValueError: shapes, layout or slice that do not fit, an overlapping `out`.
-        TypeError: impossible dtypes.
+        ValueError: the shapes, layout or slice do not fit, or `out` overlaps.
+        TypeError: a dtype is not supported.
 
     Example:
         >>> import numpy as np
@@ -188,18 +190,18 @@ def apply_rotary_qk(
     """Rotate the queries and keys of a layer in one call; angles are computed once for both.
 
     Args:
-        q, k: as x in `apply_rotary`, of one dtype and one shape but for the number of heads and for
-            what `positions` and `rotary_start` leave free. One of them may be None, and is then in
-            the result.
-        positions: as in `apply_rotary`: None, an int, ``[s]``, ``[b, s]`` or ``[1, s]``; or a pair
-            of such, ``(q_positions, k_positions)``, a tuple: q and k then have lengths and batches
-            of their own. ``(None, None)`` counts each from 0. Two numbers are no pair but positions
+        q, k: as x in `apply_rotary`. They have one dtype and one shape, except for the number of
+            heads and for sizes that a pair of `positions` or `rotary_start` makes independent. One
+            of them may be None, and is then None in the result.
+        positions: as in `apply_rotary`: None, an int, ``[s]``, ``[b, s]`` or ``[1, s]``; or a tuple
+            of two, ``(q_positions, k_positions)``: q and k may then differ in length and batch.
+            ``(None, None)`` counts each from 0. Two numbers are not a pair: they are the positions
             of two tokens.
-        rotary_start: as in `apply_rotary`, or a pair ``(q_start, k_start)``: heads then have widths
-            of their own.
+        rotary_start: as in `apply_rotary`, or a pair ``(q_start, k_start)``: the heads of q and k
+            may then differ in width.
         inplace: write the results to `q` and `k`.
-        out: a pair ``(q_out, k_out)`` of where the results go; `q` and `k` themselves stay where
-            they are.
+        out: a pair ``(q_out, k_out)`` of memory for the results; `q` and `k` themselves rotate in
+            place.
         inv_freq, layout, pairing, axis_map, scale, inverse, out_pairing, contiguous: as in
             `apply_rotary`.
 
@@ -207,7 +209,7 @@ def apply_rotary_qk(
         ``(q, k)`` rotated; the arguments themselves if in place, `out` if it is given.
 
     Raises:
-        ValueError, TypeError: as in `apply_rotary`; nothing has been written then.
+        ValueError, TypeError: as in `apply_rotary`; then nothing has been written.
 
     Example:
         >>> import numpy as np

@@ -1,6 +1,6 @@
-"""Rotary position encoding by ready tables: cosines and sines, and pairs turned by them."""
+"""Rotary position encoding by precomputed tables of cosines and sines."""
 
-# As in apply.py: the door is asked with the options one by one, by position.
+# As in apply.py, the options are passed to the fast path (`door`) one by one, by position.
 
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ def rotary_tables(
 
     Args:
         positions: an int n for 0 .. n-1, or an array or tensor of any shape; with `axis_map`, the
-            first axis chooses the coordinate: ``[A, ...]``.
-        inv_freq: a `Rotary`, which also says axis_map and scale; or ``[P]``, radians per position,
-            float32 or float64; taken as exact.
-        axis_map: ``[P]`` ints, which coordinate drives each pair.
+            first axis selects the coordinate: ``[A, ...]``.
+        inv_freq: a `Rotary`, which includes axis_map and scale; or ``[P]``, radians per position,
+            float32 or float64, taken as exact.
+        axis_map: ``[P]`` ints, the coordinate that drives each pair.
         scale: factor of both (YaRN's attention factor); default 1.
         dtype: float16, bfloat16, float32 (default) or float64, of NumPy or torch.
 
@@ -85,8 +85,8 @@ def rotary_tables(
         ``(cos, sin)``, each ``positions.shape + (P,)`` (without the axis A).
 
     Raises:
-        ValueError: shapes that do not fit, positions or frequencies that are not finite.
-        TypeError: impossible dtypes.
+        ValueError: the shapes do not fit, or positions or frequencies are not finite.
+        TypeError: a dtype is not supported.
 
     Example:
         >>> import numpy as np
@@ -154,28 +154,29 @@ def apply_rotary_tables(
     out: Any = None,
     **unknown: NoReturn,
 ) -> Any:
-    """Rotate `x` by ready cosines and sines.
+    """Rotate `x` by precomputed cosines and sines.
 
     Args:
         x, layout, pairing, rotary_start, inverse, out_pairing, out: as in `apply_rotary`.
         cos, sin: ``[s, P]``, ``[b, s, P]`` or ``[1, s, P]`` (``[t, P]`` for packed tokens), one
-            value a pair, of any of the four float dtypes. If every head has its own, ``[b, h, s,
-            P]`` or ``[1, h, s, P]`` (``[h, s, P]`` where `layout` has no b). With `rows` ``[n,
-            P]``, with `axis_map` an axis ``[A, ...]`` before the others.
-        compute: "float32": all in float32 (float64 for a float64 `x`), rounded once. "as_written":
-            rounded as the operations of ``x * cos + rotate_half(x) * sin`` on tensors of x's dtype
-            are: cos and sin to that dtype, each product, the sum. That is bit for bit what Llama
-            and its kin in transformers compute in eager mode, forwards and backwards.
-        rows: ``[s]``, ``[b, s]`` or ``[1, s]`` integers, which row of `cos` and `sin` each token
-            has; nothing is copied. On CUDA, where nobody looks at them, a row outside is the
-            nearest.
+            value per pair, of any of the four float dtypes. For different tables per head,
+            ``[b, h, s, P]`` or ``[1, h, s, P]`` (``[h, s, P]`` if `layout` has no b). With `rows`,
+            ``[n, P]``; with `axis_map`, an axis ``[A, ...]`` before the others.
+        compute: "float32": everything in float32 (float64 for a float64 `x`), rounded once.
+            "as_written": cos and sin, each product and the sum are rounded to x's dtype, as in
+            ``x * cos + rotate_half(x) * sin`` on tensors of that dtype. This matches, bit for bit,
+            the forward and backward passes of Llama and similar models in transformers in eager
+            mode.
+        rows: ``[s]``, ``[b, s]`` or ``[1, s]`` integers, the row of `cos` and `sin` for each token;
+            nothing is copied. On CUDA rows are not checked: a row outside the tables is replaced by
+            the nearest.
         axis_map: ``[P]`` ints, which of the A tables drives each pair.
 
     Returns:
-        An array or tensor like `x`. Gradients reach `x`, and `cos` and `sin` if they ask for them.
+        An array or tensor like `x`. Gradients reach `x`, and `cos` and `sin` if they require them.
 
     Raises:
-        ValueError, TypeError: as in `apply_rotary`; `rows` outside of the tables.
+        ValueError, TypeError: as in `apply_rotary`; or `rows` are outside the tables.
 
     Example:
         >>> import numpy as np
@@ -240,25 +241,25 @@ def apply_rotary_qk_tables(
     out: tuple[Any, Any] | None = None,
     **unknown: NoReturn,
 ) -> tuple[Any, Any]:
-    """Rotate the queries and keys of a layer by ready cosines and sines, in one call.
+    """Rotate the queries and keys of a layer by precomputed cosines and sines, in one call.
 
     Args:
         q, k, inplace, out: as in `apply_rotary_qk`.
-        cos, sin: as in `apply_rotary_tables`, the same for `q` and `k`; or pairs, tuples ``(cos_q,
-            cos_k)`` and ``(sin_q, sin_k)``: q and k then have lengths and batches of their own.
+        cos, sin: as in `apply_rotary_tables`, the same for `q` and `k`; or tuples
+            ``(cos_q, cos_k)`` and ``(sin_q, sin_k)``: q and k may then differ in length and batch.
         rotary_start: as in `apply_rotary_qk`.
         layout, pairing, inverse, out_pairing: as in `apply_rotary`.
         compute, axis_map: as in `apply_rotary_tables`.
-        rows: as in `apply_rotary_tables`, or a pair, a tuple ``(q_rows, k_rows)``, which also gives
-            q and k lengths and batches of their own.
+        rows: as in `apply_rotary_tables`, or a tuple ``(q_rows, k_rows)``, with which q and k may
+            also differ in length and batch.
 
     Returns:
-        ``(q, k)`` rotated, to the bits of two calls of `apply_rotary_tables`; the arguments
+        ``(q, k)`` rotated, bit for bit as by two calls of `apply_rotary_tables`; the arguments
         themselves if in place, `out` if it is given. Gradients reach `q` and `k`, and `cos` and
-        `sin` if they ask for them.
+        `sin` if they require them.
 
     Raises:
-        ValueError, TypeError: as in `apply_rotary`; nothing has been written then.
+        ValueError, TypeError: as in `apply_rotary`; then nothing has been written.
 
     Example:
         >>> import numpy as np

@@ -1,4 +1,4 @@
-"""Rotations whose partners turn by different angles, as V-JEPA 2 has them."""
+"""Rotations that turn the partners of a pair by different angles, as in V-JEPA 2."""
 
 from __future__ import annotations
 
@@ -44,31 +44,31 @@ __all__ = [
 
 @dataclass(frozen=True)
 class FullWidthRotary:
-    """A rotation whose partners may turn by different angles: one frequency for each dim.
+    """A rotation with one frequency per dim: the partners of a pair may turn by different angles.
 
-    With cosines and sines "of full width", as many libraries hold them, every dim has its own:
+    Many libraries store cosines and sines "of full width", with a separate value for every dim:
 
         (a, b)  ->  (a cos s - b sin s,  b cos t + a sin t),    s = t in a true rotation
 
-    Models have come to be trained with s and t unequal: V-JEPA 2 (`axial_rotary` with tiled), and
-    HunYuan-VL as transformers 5.23 has it. Here these are two rotations by exact angles, each of
-    which gives one half of the result; gradients are theirs. (A kernel of its own would serve these
-    models alone.) Immutable, comparable, without buffers.
+    Some models were trained with unequal s and t: V-JEPA 2 (`axial_rotary` with tiled), and
+    HunYuan-VL as in transformers 5.23. This class composes two rotations by exact angles; each
+    gives one half of the result and of the gradients. (A separate kernel would serve only these
+    models.) Immutable, comparable, without buffers.
 
     With ``inverse`` it is the transpose, as in `apply_rotary`: the map of gradients,
 
         (a, b)  ->  (a cos s + b sin t,  b cos t - a sin s)
 
-    which, unlike that of a true rotation, does not undo it where s and t differ. It is called as a
-    `Rotary` is, but has no ``tables``: those that `apply_rotary_tables` takes have one cosine and
-    one sine for both partners.
+    Unlike the transpose of a true rotation, this does not undo the rotation if s and t differ. A
+    FullWidthRotary is called like a `Rotary`, but has no ``tables``: the tables of
+    `apply_rotary_tables` have one cosine and one sine for both partners.
 
     Attributes:
-        first, second: the `Rotary` of the first partners, by s, and that of the second, by t, or
-            modules that have them; alike in head_dim, pairing and slice.
+        first, second: the `Rotary` of the first partners, by s, and the `Rotary` of the second
+            partners, by t, or modules that have them. Their head_dim, pairing and slice are equal.
 
     Raises:
-        ValueError: two that are not alike.
+        ValueError: the two do not have equal head_dim, pairing and slice.
 
     Example:
         >>> import numpy as np
@@ -107,12 +107,12 @@ class FullWidthRotary:
         rotary_start: int = 0,
         scale: float = 1.0,
     ) -> FullWidthRotary:
-        """From one frequency, and one axis, for each rotated dim.
+        """Make a FullWidthRotary from one frequency, and one axis, for each rotated dim.
 
         Args:
             head_dim: width of a head.
             inv_freq: ``[2P]``, radians per position, in the order of the dims.
-            axis_map: ``[2P]`` ints, which position axis drives each dim.
+            axis_map: ``[2P]`` ints, the position axis that drives each dim.
             pairing, rotary_start, scale: as in `Rotary`.
 
         Raises:
@@ -169,7 +169,7 @@ class FullWidthRotary:
 
         Args:
             q, k, positions, layout, inplace: as in `apply_rotary_qk`.
-            inverse: the transpose, which undoes the rotation only where partners turn alike.
+            inverse: apply the transpose, which undoes the rotation only if partners turn alike.
         """
         function, rope = "FullWidthRotary", self.first
         layout = rope.layout if layout is None else layout
@@ -188,7 +188,7 @@ class FullWidthRotary:
         if q.dtype != k.dtype:
             wrong_type(function, "k", f"the dtype of q, {q.dtype}", k.dtype)
         if inplace and not is_tensor(q):
-            # Turns no pair, but raises for what cannot be written, before anything is.
+            # Rotates no pair, but raises before anything is written if q or k cannot be written.
             apply_rotary_qk(q, k, None, np.zeros(0), layout=layout, inplace=True)
         rotated_q = self._rotated(q, positions, layout, inverse)
         rotated_k = self._rotated(k, positions, layout, inverse)
@@ -217,7 +217,7 @@ class FullWidthRotary:
 
         Args:
             x, positions, layout, out: as in `apply_rotary`.
-            inverse: the transpose, which undoes the rotation only where partners turn alike.
+            inverse: apply the transpose, which undoes the rotation only if partners turn alike.
         """
         if not is_tensor(x):
             x = arguments.as_operand("FullWidthRotary", "x", x)
@@ -230,18 +230,18 @@ class FullWidthRotary:
         arguments.check_dtype("FullWidthRotary", "x", x.dtype, arguments.FLOAT_DTYPES)
         arrays = Arrays("FullWidthRotary", x.dtype, None, x=x)
         of_second, where = self._of_second(arrays), arrays.xp.where
-        if not inverse:  # each gives the half of the result that its angles turn
+        if not inverse:  # each rotation gives the half of the result that its angles rotate
             first = self.first.apply(x, positions, layout=layout)
             second = self.second.apply(x, positions, layout=layout)
             return where(of_second, second, first)
-        # Each takes the half of x that its angles have turned.
+        # Each rotation takes the half of x that its angles have rotated.
         x = arrays.real(x)
         first = self.first.apply(where(of_second, 0.0, x), positions, layout=layout, inverse=True)
         second = self.second.apply(where(of_second, x, 0.0), positions, layout=layout, inverse=True)
         return arrays.rounded(first + second)
 
     def _of_second(self, arrays: Arrays) -> Any:
-        """Bools [head_dim]: the second partners. Either will do for dims that do not turn."""
+        """Bools [head_dim]: True for second partners; arbitrary for dims that are not rotated."""
         rope = self.first
         pairs = len(rope.inv_freq)
         block = {"half": 2 * pairs, "interleaved": 2}.get(str(rope.pairing), rope.pairing)
@@ -250,7 +250,7 @@ class FullWidthRotary:
 
 
 def _written(out: Any, x: Any, result: Any, layout: str) -> Any:
-    """The result in `out`: an `apply_rotary` of no pairs is a copy with all its checks."""
+    """Write the result to `out`: `apply_rotary` of no pairs is a copy with all its checks."""
     if out is x and is_tensor(x):
         return x.copy_(result)
     return apply_rotary(result, None, np.zeros(0), layout=layout, out=out)

@@ -1,13 +1,13 @@
-"""Keys that have been rotated already, turned on to other positions or other frequencies.
+"""Move keys that are already rotated to other positions or frequencies.
 
     stored    R(old position * old frequency) k * old scale
     wanted    R(new position * new frequency) k * new scale
     so turn   by new position * new frequency - old position * old frequency
               and multiply by new scale / old scale
 
-The difference is formed of exact phases. So a key may be moved any distance, again and again; the
-only error is the rounding of its own format. It is one rotation by twice as many axes: the new
-positions forwards, the old ones backwards.
+The difference is computed from exact phases. A key may therefore be moved any distance, again and
+again; the only error is the rounding of its format. The move is one rotation by twice as many axes:
+forward by the new positions, backward by the old ones.
 """
 
 from __future__ import annotations
@@ -65,32 +65,32 @@ def rerotate(
     layout: str | None = None,
     out: Any = None,
 ) -> Any:
-    """Turn cached keys from the positions they were rotated by to new ones.
+    """Rotate cached keys from their old positions to new positions.
 
-    For a cache whose oldest tokens are dropped (the rest moves up), a prefix that is used again
-    at another place, and a model that changes its frequencies with the length of the sequence
-    (LongRoPE, dynamic NTK): with `new_rope` the keys get its frequencies and its scale as well.
+    This serves a cache whose oldest tokens are dropped (the others move up), a prefix that is
+    reused at another place, and a model that changes its frequencies with the length of the
+    sequence (LongRoPE, dynamic NTK): with `new_rope` the keys get its frequencies and scale too.
 
     Args:
-        keys: rotated by ``rope``, float16, bfloat16, float32 or float64, of any strides.
-        positions: those that the keys were rotated by: None for 0 .. s-1, an int p for
+        keys: keys rotated by ``rope``, float16, bfloat16, float32 or float64, with any strides.
+        positions: the positions that the keys were rotated by: None for 0 .. s-1, an int p for
             p .. p + s-1, ``[s]``, ``[b, s]`` or ``[1, s]``; with an axis_map ``[A, s]``,
             ``[A, b, s]`` or ``[A, 1, s]``. Integers are exact.
-        new_positions: those that they are to have, likewise.
-        rope: the rotation that they were rotated by, a `Rotary` or a module that has one
+        new_positions: the positions that the keys will have, in the same forms.
+        rope: the rotation of the keys so far, a `Rotary` or a module that has one
             (`posenc_native.nn.RotaryEmbedding`).
-        new_rope: the one that they are to have; default the same. It must rotate the same dims in
-            the same pairs by the same axes.
+        new_rope: the rotation that the keys will have; default the same. It must rotate the same
+            dims in the same pairs by the same axes.
         layout: as in `apply_rotary`; default that of `rope`.
-        out: where the result goes; `keys` itself for the cache in place.
+        out: memory for the result; `keys` itself updates the cache in place.
 
     Returns:
-        An array or tensor like `keys`, as near to keys rotated by the new positions at once as one
-        more rounding lets it be.
+        An array or tensor like `keys`: within one additional rounding of keys that were rotated
+        directly by the new positions.
 
     Raises:
-        ValueError: two rotations that do not turn the same pairs, a scale of 0, and what
-            `apply_rotary` raises.
+        ValueError: the two rotations do not rotate the same pairs, a scale is 0, or a reason of
+            `apply_rotary`.
         TypeError: as in `apply_rotary`.
 
     Example:
@@ -104,7 +104,7 @@ def rerotate(
         >>> bool(np.allclose(cache, rope.apply(k[:, :, 4:]), atol=1e-6))
         True
 
-    Source: rotations add up (Su et al. 2021, arXiv:2104.09864); "context shift" of llama.cpp.
+    Source: rotations add up (Su et al. 2021, arXiv:2104.09864); "context shift" in llama.cpp.
     """
     function = "rerotate"
     rope = rotary_of(function, "rope", rope)
@@ -129,7 +129,7 @@ def rerotate(
     if rope.axis_map is not None and old.shape[0] != new.shape[0]:
         got = list(new.shape)
         wrong_value(function, "new_positions", f"{old.shape[0]} axes, as positions have", got)
-    # Positions without a batch are the same for all of it.
+    # Positions without a batch axis are the same for the whole batch.
     old, new = (
         points if points.ndim == max(old.ndim, new.ndim) else points[..., None, :]
         for points in (old, new)
@@ -153,7 +153,7 @@ def rerotate(
         axes = xp.xp.ones_like(inv_freq[None], dtype=bool)
     else:
         axes = axis_map == xp.arange(len(old))[:, None]
-    # Phases of both, one forwards and one backwards, are those of a sum over twice the axes.
+    # Phases of both, one forward and one backward, are the phases of a sum over twice the axes.
     old, new = xp.broadcast(old, new)
     both = xp.xp.concatenate([xp.xp.where(axes, f, 0.0) for f in (new_inv_freq, -inv_freq)])
     return apply_rotary(keys, xp.xp.concatenate([new, old]), both[:, None], **options)
@@ -162,7 +162,7 @@ def rerotate(
 def _moved_positions(
     xp: Arrays, name: str, given: Any, keys: Any, layout: str, by_axis: bool
 ) -> Any:
-    """Positions as an array or a tensor of int64, or floating as they are."""
+    """Positions as an int64 array or tensor; floating-point positions are unchanged."""
     view = rotary_view(xp.function, tuple(keys.shape), layout, "half", 0, 0, "keys")
     if given is None or arguments.is_count(given):
         given = positions_in(xp.function, given or 0, keys, layout)

@@ -1,4 +1,4 @@
-"""How a model rotates, as an immutable description without a buffer."""
+"""`Rotary`: an immutable description, without buffers, of how a model rotates."""
 
 from __future__ import annotations
 
@@ -45,21 +45,21 @@ __all__ = [
 class Rotary(Verbs):
     """How a model rotates: frequencies, pairing and slice, without any buffer.
 
-    Immutable; can be shared, copied, pickled and compared. Nothing in it is cast by
-    ``model.half()`` or lost on the meta device.
+    A Rotary is immutable; it can be shared, copied, pickled and compared. ``model.half()`` casts
+    nothing in it, and nothing is lost on the meta device.
 
     Args:
-        head_dim: width of a head, which q and k must have.
+        head_dim: width of a head; q and k must have it.
         base: base of the frequencies (rope_theta).
-        rotary_dim: how many dims are rotated, even; default head_dim, less is a part of a head. At
-            most 65,536 by formula; `inv_freq` has no such limit.
+        rotary_dim: the number of rotated dims, even; default head_dim; a smaller number rotates a
+            part of each head. At most 65,536 by formula; `inv_freq` has no such limit.
         pairing: "half", "interleaved" or a block size, as in `apply_rotary`.
         scaling: None or a mapping as in Hugging Face, ``{"rope_type": "yarn", ...}``; see
             `rotary_frequencies`.
-        axis_map: ``[rotary_dim / 2]`` ints, which position axis drives each pair.
+        axis_map: ``[rotary_dim / 2]`` ints, the position axis that drives each pair.
         rotary_start: first rotated dim.
-        layout: of the heads that calls rotate, where these say no other; see `apply_rotary`.
-        inv_freq: the frequencies themselves, ``[P]`` in radians per position, in place of base,
+        layout: default layout of the calls; see `apply_rotary`.
+        inv_freq: explicit frequencies, ``[P]`` in radians per position, which replace base,
             rotary_dim and scaling.
         scale: factor of cosine and sine; default the attention factor of the scaling.
 
@@ -68,7 +68,7 @@ class Rotary(Verbs):
         scale: factor of cosine and sine.
 
     Raises:
-        ValueError, TypeError: sizes, names or keys that do not fit.
+        ValueError, TypeError: sizes, names or keys do not fit.
 
     Example:
         >>> import numpy as np
@@ -119,8 +119,10 @@ class Rotary(Verbs):
         given = inv_freq is not None
         if inv_freq is not None:
             if (base, rotary_dim, scaling) != (10000.0, None, None):
-                got = "inv_freq and one of them"
-                arguments.wrong_value("Rotary", "base, rotary_dim, scaling", "no inv_freq", got)
+                got = "at least one"
+                arguments.wrong_value(
+                    "Rotary", "base, rotary_dim, scaling", "none beside inv_freq", got
+                )
             inv_freq = _explicit_frequencies(inv_freq)
             attention_factor = 1.0
         else:
@@ -135,7 +137,7 @@ class Rotary(Verbs):
                 scale = None
             else:
                 attention_factor = scale
-        # For its checks of the slice and the pairing.
+        # Checks the slice and the pairing.
         rotary_view(
             "Rotary", (1, head_dim), "sd", pairing, rotary_start, len(inv_freq),
             angles="inv_freq" if given else "rotary_dim",
@@ -187,18 +189,19 @@ class Rotary(Verbs):
         seq_len: int | None = None,
         layout: str = "bhsd",
     ) -> Rotary:
-        """The rotation of a Hugging Face model; `explain` says in words what it is.
+        """The rotation of a Hugging Face model; `explain` describes it in words.
 
         Args:
             config: a transformers configuration, its dict, or the path of a config.json.
-            layer_type: which layers, where they differ ("full_attention", "sliding_attention").
-            layer: number of a layer, in place of its type.
+            layer_type: the type of the layers, if layers differ ("full_attention",
+                "sliding_attention").
+            layer: the number of a layer, in place of its type.
             seq_len: length of the sequence, for scalings that depend on it (dynamic, longrope).
-            layout: of the heads that calls rotate, where these say no other.
+            layout: default layout of the calls.
 
         Raises:
-            ValueError: a key that is missing or makes no sense, its name in the message; layers
-                without rotary encoding (see `nope_layers`).
+            ValueError: a key is missing or invalid (the message names it), or the layers have no
+                rotary encoding (see `nope_layers`).
 
         Example:
             >>> import posenc_native as pn
@@ -219,16 +222,17 @@ class Rotary(Verbs):
         seq_len: int | None = None,
         layout: str = "bhsd",
     ) -> Rotary:
-        """The rotation of a published model, by name; `rotary_presets` has the names and facts.
+        """The rotation of a published model, by name; `rotary_presets` lists names and details.
 
         Args:
             name: "llama-3.1", "deepseek-v3", "gpt-oss" ...
-            layer_type: which layers, where they differ ("full_attention", "sliding_attention").
+            layer_type: the type of the layers, if layers differ ("full_attention",
+                "sliding_attention").
             seq_len: length of the sequence, for scalings that depend on it (LongRoPE).
-            layout: of the heads that calls rotate, where these say no other.
+            layout: default layout of the calls.
 
         Raises:
-            ValueError: a name or layer_type that is not known; the message lists those like it.
+            ValueError: an unknown name or layer_type; the message lists similar ones.
 
         Example:
             >>> import posenc_native as pn
@@ -239,7 +243,7 @@ class Rotary(Verbs):
 
     @property
     def rotary_dim(self) -> int:
-        """How many dims of a head are rotated."""
+        """The number of rotated dims of a head."""
         return 2 * len(self.inv_freq)
 
     @overload
@@ -255,7 +259,7 @@ class Rotary(Verbs):
         return rotary_tables(positions, self, dtype=dtype)
 
     def with_layout(self, layout: str) -> Rotary:
-        """The same rotation, for heads of another layout.
+        """The same rotation with another default layout.
 
         Example:
             >>> import posenc_native as pn
@@ -265,7 +269,7 @@ class Rotary(Verbs):
         return Rotary(**{**self._arguments(), "layout": layout})
 
     def _of(self, x: Any) -> tuple[Any, Any]:
-        """inv_freq and axis_map for an array, or for a tensor where it is."""
+        """inv_freq and axis_map for an array, or for a tensor on its device."""
         return self._torch(x.device) if arguments.is_tensor(x) else (self.inv_freq, self.axis_map)
 
     def _torch(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -285,13 +289,13 @@ class Rotary(Verbs):
         """
         if device not in self._elsewhere:
             inv_freq, axis_map = self._moved(device)
-            if type(inv_freq) is sys.modules["torch"].Tensor:  # not one that only traces
+            if type(inv_freq) is sys.modules["torch"].Tensor:  # not a tensor of a trace
                 self._elsewhere[device] = inv_freq, axis_map
 
     def _make_tensors(self) -> tuple[torch.Tensor, torch.Tensor | None]:
         import torch
 
-        # The device is named because a model may be built under torch.device("meta"). Inference
+        # The device is explicit because a model may be built under torch.device("meta"). Inference
         # mode is off because training may follow.
         with torch.inference_mode(False):
             inv_freq = torch.tensor(self.inv_freq, device="cpu")
@@ -315,7 +319,7 @@ class Rotary(Verbs):
         raise AttributeError(f"Rotary is immutable: cannot delete {name!r}")
 
     def _arguments(self) -> dict[str, Any]:
-        """What __init__ takes to make an equal object."""
+        """The arguments of __init__ for an equal object."""
         from_formula = {
             "base": self.base,
             "rotary_dim": 2 * len(self.inv_freq),
@@ -332,18 +336,18 @@ class Rotary(Verbs):
         }
 
     def _differs(self, other: Rotary) -> str | None:
-        """The name of an argument in which other rotates differently; None if there is none."""
+        """The name of an argument that makes other rotate differently; None if there is none."""
         names = ("head_dim", "pairing", "rotary_start", "axis_map", "rotary_dim", "inv_freq")
         for name, one, another in zip(names, self._compared(), other._compared(), strict=True):
             if one != another:
                 return name
         return None
 
-    # Of one object, and without tuples: torch.compile takes no call with another object for a
-    # constant, and compares no tuples in one (torch 2.11).
+    # A method of one object, without tuples to compare: torch.compile treats no call with a second
+    # object as a constant, and compares no tuples in one (torch 2.11).
     @constant
     def _compared(self) -> tuple[Any, ...]:
-        """The arguments that `_differs` looks at, arrays as their bytes."""
+        """The arguments that `_differs` compares, arrays as their bytes."""
         axis_map = b"" if self.axis_map is None else self.axis_map.tobytes()
         inv_freq = self.inv_freq.tobytes()
         return self.head_dim, self.pairing, self.rotary_start, axis_map, len(inv_freq), inv_freq
@@ -363,11 +367,11 @@ class Rotary(Verbs):
         return f"Rotary({self._written_arguments()})"
 
     def _written_arguments(self, whole: bool = False) -> str:
-        """The arguments of the call as text; unless whole, of more than 8 numbers only some."""
+        """The arguments of the call as text; more than 8 numbers are abbreviated unless whole."""
         values = self._arguments()
         if values.get("rotary_dim") == self.head_dim:
             del values["rotary_dim"]
-        if whole:  # lists are written down whole, tuples are not
+        if whole:  # lists are written in full, tuples are abbreviated
             values = {n: list(v) if isinstance(v, tuple) else v for n, v in values.items()}
         return call_arguments(Rotary, **values)
 

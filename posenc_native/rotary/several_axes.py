@@ -1,18 +1,18 @@
-"""Rotary over several position axes as data: which axis turns which pair, at which frequency.
+"""Rotary encoding over several position axes: the axis and the frequency of each pair.
 
     text with images     positions [A, b, s]: time, height, width     `mrope_axis_map`
     patches of an image  positions [A, s]: height, width              `axial_rotary`
 
-Pairs of two axes h and w in a head, where an axis has two frequencies:
+Pairs of two axes h and w in a head, with two frequencies per axis:
 
-    order            pairing            the 8 dims of a head turn by
+    order            pairing            the 8 dims of a head are rotated by
     sectioned        "half"             h0 h1 w0 w1 | h0 h1 w0 w1
     interleaved      "half"             h0 w0 h1 w1 | h0 w0 h1 w1
     sectioned        "interleaved"      h0 h0 | h1 h1 | w0 w0 | w1 w1
     sectioned        "per_axis"         h0 h1 | h0 h1 || w0 w1 | w0 w1
 
-All of this becomes arguments of `apply_rotary`. What vision models chose is one table,
-models/vision.json, which `vision_rotary` reads. The builders of positions are in positions/.
+All of this becomes arguments of `apply_rotary`. `vision_rotary` reads the choices of vision models
+from one table, models/vision.json. The functions that make positions are in positions/.
 """
 
 from __future__ import annotations
@@ -58,37 +58,37 @@ def axial_rotary(
     rotary_dim: int | None = None,
     tiled: bool = False,
 ) -> Rotary | FullWidthRotary:
-    """How a vision model rotates: each axis of a grid turns its share of the pairs.
+    """How a vision model rotates: each axis of a grid drives its share of the pairs.
 
     Positions are ``[A, s]`` or ``[A, b, s]``: `grid_positions`, `packed_grid_positions`,
-    `image_coordinates`. `vision_rotary` knows the arguments of published models.
+    `image_coordinates`. `vision_rotary` has the arguments of published models.
 
     Args:
         head_dim: width of a head.
-        axes: A, the number of position axes; each turns n pairs.
+        axes: A, the number of position axes; each drives n pairs.
         base: base of the frequencies.
         spectrum: "per_axis": every axis has the frequencies ``base ** (-i / n)``. "shared": the
-            ``base ** (-j / P)`` of a whole head are dealt out, one to each axis in turn.
-        freq_scale: factor of the frequencies; 2 pi where a coordinate counts turns (DINOv3).
+            frequencies ``base ** (-j / P)`` of a whole head go to the axes in turn.
+        freq_scale: factor of the frequencies; 2 pi if coordinates are in turns (DINOv3).
         inv_freq: the n frequencies of every axis, radians per unit of a coordinate, in place of
             base, spectrum and freq_scale.
-        order: "sectioned" or "interleaved"; see the module's head.
-        axis_order: which position axis comes first in a head, second ...; default 0, 1 ... With
-            positions of height and width, ``(1, 0)`` is width first.
+        order: "sectioned" or "interleaved"; see the module docstring.
+        axis_order: the order of the position axes in a head; default 0, 1 ... With positions of
+            height and width, ``(1, 0)`` puts width first.
         pairing: "half", "interleaved", an even block size, or "per_axis": one block for each axis.
-        rotary_dim: how many dims are rotated; default the largest multiple of 2 A in head_dim. What
-            is left passes through.
-        tiled: lay the angles of each axis out twice in a row over its dims, as "half" wants them,
-            whatever the pairing. With "interleaved" the partners of a pair then turn by unequal
-            angles: V-JEPA 2 does so, and its checkpoints have learned it.
+        rotary_dim: the number of rotated dims; default the largest multiple of 2 A in head_dim. The
+            other dims are copied.
+        tiled: repeat the angles of each axis twice in a row over its dims, as "half" requires, for
+            any pairing. With "interleaved", the partners of a pair are then rotated by unequal
+            angles. V-JEPA 2 does this, and its checkpoints are trained with it.
 
     Returns:
-        A `Rotary`; a `FullWidthRotary`, which is called the same way but has no ``tables``, where
-        `tiled`.
+        A `Rotary`; with `tiled` a `FullWidthRotary`, which is called the same way but has no
+        ``tables``.
 
     Raises:
-        ValueError: sizes that do not fit, unknown names.
-        TypeError: arguments of a wrong kind.
+        ValueError: sizes do not fit, or a name is unknown.
+        TypeError: an argument has a wrong type.
 
     Example:
         >>> import numpy as np
@@ -106,26 +106,25 @@ def axial_rotary(
 
 
 def vision_rotary(model: str, head_dim: int, **changes: Any) -> Rotary | FullWidthRotary:
-    """How the vision encoder of a model rotates.
+    """How the vision encoder of a published model rotates.
 
-    The table VISION_MODELS, posenc_native/models/vision.json, has for each model what is not the
-    default of `axial_rotary`. Positions are height and width, or time, height and width; where a
-    model orders them otherwise, the result does so, too.
+    The table VISION_MODELS, posenc_native/models/vision.json, lists for each model the arguments
+    that differ from the defaults of `axial_rotary`. Positions are height and width, or time, height
+    and width; if a model orders the axes differently, so does the result.
 
     Args:
-        model: its name, that of its folder in transformers ("qwen2_5_vl", "pixtral", "dinov3_vit")
-            or in timm ("eva02").
+        model: the name of its folder in transformers ("qwen2_5_vl", "pixtral", "dinov3_vit") or in
+            timm ("eva02").
         head_dim: width of a head.
         changes: arguments of `axial_rotary` that replace those of the model, such as another base.
 
     Returns:
-        A `Rotary`; a `FullWidthRotary`, which is called the same way but has no ``tables``, for
-        "vjepa2".
+        A `Rotary`; for "vjepa2" a `FullWidthRotary`, which is called the same way but has no
+        ``tables``.
 
     Raises:
-        ValueError: an unknown model, changes that `axial_rotary` does not know, sizes that do not
-            fit.
-        TypeError: arguments of a wrong kind.
+        ValueError: the model or a change is unknown, or sizes do not fit.
+        TypeError: an argument has a wrong type.
 
     Source: the vision encoders in transformers and timm.
 
@@ -160,32 +159,32 @@ def mixed_frequencies(
     dtype: Any = None,
     device: Any = None,
 ) -> ArrayOrTensor:
-    """First values of the learned frequencies of RoPE-Mixed, by which both axes turn every pair.
+    """Initial values of RoPE-Mixed's learned frequencies, with which both axes drive every pair.
 
-    The angle of a pair is ``x * result[0] + y * result[1]``: `apply_rotary` takes it as inv_freq
-    ``[A, H, P]``, with positions of width and height. Pairs are "interleaved" in the original. Each
-    head has the frequencies ``base ** (-i / n)``, n = P / 2, in two directions that are at right
-    angles, turned by an angle of its own.
+    The angle of a pair is ``x * result[0] + y * result[1]``: `apply_rotary` takes the result as
+    inv_freq ``[A, H, P]``, with positions of width and height. Pairs are "interleaved" in the
+    original. Each head has the frequencies ``base ** (-i / n)``, n = P / 2, in two perpendicular
+    directions, which are rotated by a different random angle for each head.
 
     Args:
         head_dim: width of a head, a multiple of 4.
         num_heads: H.
         base: base of the frequencies.
-        rotate: False turns no head: the first n pairs are of x alone, the others of y.
-        generator: a `numpy.random.Generator` or a `torch.Generator`, from which the angles are
-            drawn; None is a new one, or torch's default.
+        rotate: False rotates no directions: the first n pairs depend on x alone, the others on y.
+        generator: a `numpy.random.Generator` or a `torch.Generator` that draws the angles; None is
+            a new one, or torch's default.
         dtype: float32 (default) or float64, of NumPy or torch.
-        device: a torch device makes it a tensor, as a torch dtype or generator does.
+        device: a torch device makes the result a tensor, as a torch dtype or generator does.
 
     Returns:
         ``[2, H, P]``, P = head_dim / 2.
 
     Raises:
-        ValueError: a head_dim that is no multiple of 4.
-        TypeError: impossible dtypes.
+        ValueError: head_dim is not a multiple of 4.
+        TypeError: a dtype is not supported.
 
     Source: Heo et al. 2024, "Rotary Position Embedding for Vision Transformer";
-    ``init_random_2d_freqs`` of timm.
+    ``init_random_2d_freqs`` in timm.
 
     Example:
         >>> import posenc_native as pn
@@ -213,6 +212,6 @@ def mixed_frequencies(
         turns = arguments.numpy_generator(function, generator).random(shape)
     angle = arrays.wide(turns) * (2 * np.pi)
     x, y = size * arrays.xp.cos(angle), size * arrays.xp.sin(angle)
-    # A quarter turn on, cosine and sine are minus the sine and the cosine.
+    # A quarter turn further, cosine and sine become minus the sine and the cosine.
     along_x, along_y = arrays.xp.concatenate([x, -y], -1), arrays.xp.concatenate([y, x], -1)
     return arrays.rounded(arrays.xp.stack([along_x, along_y]))

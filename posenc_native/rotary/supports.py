@@ -1,4 +1,4 @@
-"""What is taken where a `Rotary` is: one, or whatever rotates as one says."""
+"""Arguments that may be a `Rotary` or an object that has one."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from .rotary import Rotary
 
 
 def rotary_in(value: Any) -> Rotary | None:
-    """The `Rotary` that the value is or has; None if there is none."""
+    """The `Rotary` that the value is or contains; None if neither."""
     rope = description_in(value)
     return rope if isinstance(rope, Rotary) else None
 
 
 def rotary_of(function: str, argument: str, value: Any) -> Rotary:
-    """The argument as a `Rotary`; TypeError if it neither is nor has one."""
+    """The argument as a `Rotary`; TypeError if it neither is nor contains one."""
     rope = rotary_in(value)
     if rope is None:
-        expected = "a Rotary, or a module that rotates as one says (RotaryEmbedding)"
+        expected = "a Rotary, or a module that has one (RotaryEmbedding)"
         arguments.wrong_type(function, argument, expected, type(value).__name__)
     return rope

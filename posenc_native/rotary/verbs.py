@@ -1,4 +1,4 @@
-"""What a `Rotary` does: the verbs by its description, and a rotation bound to a decode loop."""
+"""The methods of a `Rotary` that rotate, and a rotation bound to a decode loop."""
 
 from __future__ import annotations
 
@@ -51,15 +51,16 @@ class Verbs:
     pairing: Pairing
     rotary_start: int
     scale: float
-    # Checks calls like the last ones no more than a bound rotation does; None without native code.
+    # Handles calls like recent ones with as few checks as a bound rotation; None without native
+    # code.
     _remembered: Any
 
     def __rotary__(self) -> Any:
-        """Itself: what is taken in place of frequencies (base/descriptions.py)."""
+        """The object itself, which replaces frequencies in calls (base/descriptions.py)."""
         return self
 
     def _check_width(self, function: str, argument: str, x: Any) -> None:
-        """ValueError for heads that are not of head_dim dims."""
+        """ValueError for heads whose width is not head_dim."""
         shape = getattr(x, "shape", None)
         if isinstance(shape, tuple) and shape and shape[-1] != self.head_dim:
             self._refuse_width(function, argument, x)
@@ -68,9 +69,9 @@ class Verbs:
         width, wanted = x.shape[-1], f"heads of head_dim = {self.head_dim}"
         if width > self.head_dim:
             part = f"rotary_dim={2 * len(self.inv_freq)}"
-            wanted += f" (head_dim={width} is for wider ones, with {part} to turn a part of them)"
+            wanted += f" (for wider heads make it with head_dim={width}, and {part} to rotate part)"
         else:
-            wanted += f" (head_dim={width} is for narrower ones)"
+            wanted += f" (for narrower heads make it with head_dim={width})"
         arguments.wrong_value(function, argument, wanted, f"shape {list(x.shape)}")
 
     @overload
@@ -104,18 +105,18 @@ class Verbs:
         """Rotate queries and keys: `apply_rotary_qk` with this description.
 
         Args:
-            q, k: arrays or tensors of heads of head_dim dims; they may differ in heads. One of them
-                may be None, and is then in the result.
+            q, k: arrays or tensors with heads of head_dim dims; their numbers of heads may differ.
+                One of them may be None, and is then None in the result.
             positions: None for 0 .. s-1, an int p for p .. p + s-1, ``[s]``, ``[b, s]`` or
-                ``[1, s]``; with an axis_map ``[A, ...]``; or a pair of such.
-            layout: default that of the description.
+                ``[1, s]``; with an axis_map ``[A, ...]``; or a pair of these.
+            layout: default the layout of the description.
             inverse, inplace, contiguous: as in `apply_rotary_qk`.
 
         Returns:
             ``(q, k)`` rotated; the arguments themselves if in place.
 
         Raises:
-            ValueError, TypeError: as in `apply_rotary_qk`; heads of another width.
+            ValueError, TypeError: as in `apply_rotary_qk`; or heads have another width.
         """
         if not contiguous:
             place = self.layout if layout is None else layout
@@ -234,18 +235,19 @@ class Verbs:
         """Check q and k once, for a loop that rotates others like them.
 
         Args:
-            q, k: arrays or tensors as the loop will have them; their values do not matter, and they
-                are not kept.
+            q, k: arrays or tensors like those in the loop; their values do not matter, and they are
+                not kept.
             layout, inverse, inplace: as in a call.
 
         Returns:
-            A function ``step(q, k, positions)``, with the bits of ``rope(q, k, positions)``. A call
-            with q or k of another shape, dtype, device or memory layout is served, and refused, as
-            an ordinary one is. So is one that autograd, torch.compile or a mode of torch follows.
+            A function ``step(q, k, positions)`` that matches ``rope(q, k, positions)`` bit for bit.
+            A call with q or k of another shape, dtype, device or memory layout behaves like an
+            ordinary call, with the same errors. So does a call that autograd, torch.compile or a
+            torch mode is tracing.
 
         Raises:
-            ValueError, TypeError: as a call with q and k; where native code does not read them, as
-                on another device, ``step`` raises them.
+            ValueError, TypeError: as a call with q and k. If native code does not read them, as on
+                another device, ``step`` raises these errors instead.
 
         Example:
             >>> import numpy as np
@@ -275,11 +277,11 @@ class Verbs:
 
 
 class BoundRotary:
-    """What `Rotary.bind` returns: ``step(q, k, positions)``.
+    """The result of `Rotary.bind`: ``step(q, k, positions)``.
 
-    A call sees by itself whether q and k are still what was bound, by type, dtype, shape, strides
-    and device, and whether a gradient, torch.compile or a mode follows. If not, it is that of
-    `Rotary`: the same result, and the same errors.
+    Each call checks whether q and k still match the bound ones in type, dtype, shape, strides and
+    device, and whether a gradient, torch.compile or a mode is tracing. If they do not match, or
+    something traces, the call is an ordinary call of `Rotary`: the same result and the same errors.
     """
 
     __slots__ = ("_door", "_is_compiling", "_native", "_options", "_rotary")
@@ -288,7 +290,7 @@ class BoundRotary:
         self._rotary = rotary
         self._options = options
         self._native = native
-        # Without a native rotation no door is the one whose calls it may stand for.
+        # Without a native rotation, there is no fast path (`door`) whose calls this could replace.
         self._door = None if native is NotImplemented else backend.door
         self._is_compiling = late.is_compiling()
 
@@ -302,15 +304,15 @@ class BoundRotary:
         """Rotate queries and keys.
 
         Args:
-            q, k: as they were bound; others too, at the price of an ordinary call.
-            positions: that of the first token, an int, or of every token: ``[s]``, ``[b, s]`` or
-                ``[1, s]``.
+            q, k: like the bound ones; others work too, at the cost of an ordinary call.
+            positions: an int, the position of the first token, or the positions of all tokens:
+                ``[s]``, ``[b, s]`` or ``[1, s]``.
 
         Returns:
             ``(q, k)`` rotated; the arguments themselves if in place.
 
         Raises:
-            ValueError, TypeError: as `apply_rotary_qk`; nothing has been written then.
+            ValueError, TypeError: as `apply_rotary_qk`; then nothing has been written.
         """
         if not self._is_compiling() and backend.door is self._door:
             rotated = self._native(q, k, positions)
@@ -324,9 +326,9 @@ class BoundRotary:
 
 
 def bound_natively(q: Any, k: Any, *options: Any) -> Any:
-    """The native rotation of arrays or tensors like these; NotImplemented where there is none.
+    """The native rotation of arrays or tensors like these; NotImplemented if there is none.
 
-    options: those of `apply_rotary_qk` in their order, less positions and axis_map.
+    options: the options of `apply_rotary_qk` in their order, except positions and axis_map.
     """
     if backend.implementation is not backend.native:
         return NotImplemented

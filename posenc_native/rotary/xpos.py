@@ -1,4 +1,4 @@
-"""xPos: rotary encoding whose scores decay with the distance of query and key.
+"""xPos: rotary encoding with scores that decay with the distance between query and key.
 
     query of position n   rotated, times   zeta_i^( (n - c) / scale_base)
     key   of position m   rotated, times   zeta_i^(-(m - c) / scale_base)
@@ -6,9 +6,9 @@
 
     zeta_i = (2 i + gamma d) / ((1 + gamma) d),   i = 0 .. d / 2 - 1
 
-The centre c cancels in the product. It decides how large the factors of one side get, and whether
-keys that were rotated once stay valid: with a fixed centre they do, with one that follows the
-length they do not.
+The center c cancels in the product. It determines how large the factors of one side become, and
+whether keys that were rotated once stay valid: they do with a fixed center, but not with a center
+that follows the length.
 
 Source: Sun et al. 2022, "A Length-Extrapolatable Transformer", arXiv:2212.10554.
 """
@@ -57,14 +57,14 @@ __all__ = [
     "xpos_tables",
 ]
 
-# For the logarithm of a factor: up to here it and its inverse are normal numbers of the format.
+# Limits of a factor's logarithm: up to here the factor and its inverse are normal numbers.
 _LIMITS = {"float32": 87.0, "float64": 708.0}
 
 
 if TYPE_CHECKING:
 
     class Decay(TypedDict, total=False):
-        """Keywords of the factors by which scores decay."""
+        """Keywords of the factors that make scores decay."""
 
         center: float | str
         scale_base: float
@@ -96,21 +96,21 @@ def xpos_tables(
 ) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
     """Cosines and sines for queries and for keys, for `apply_rotary_tables`.
 
-    Each is computed by itself, not as the inverse of the other, in float64, and rounded once. The
-    factors of pair 0 are the extreme ones: with gamma 0.4 they are within the normal numbers of
-    float32 up to ``|n - c| = 69.4 * scale_base``, which is 35 500 positions for 512. A centre in
-    the middle of the longest sequence makes the most of that. What they multiply overflows sooner
-    where it is float16: from ``8.8 * scale_base`` on for elements of 1.
+    The tables of queries and of keys are computed separately, neither as the inverse of the other,
+    in float64, and rounded once. The factors of pair 0 are the most extreme: with gamma 0.4 they
+    are normal numbers of float32 up to ``|n - c| = 69.4 * scale_base``, which is 35 500 positions
+    for 512. A center in the middle of the longest sequence makes the most of that range. The
+    product with float16 elements overflows earlier: from ``8.8 * scale_base`` on for elements of 1.
 
     Args:
         positions: an int n for 0 .. n-1, or an array or tensor of any shape.
-        inv_freq: a `Rotary`, which also says scale, or ``[P]``, radians per position; see
+        inv_freq: a `Rotary`, which includes scale, or ``[P]``, radians per position; see
             `posenc_native.rotary_frequencies`. d is 2P.
         center: c, a position, the same in every call that shares keys; or "length" for half the
-            number of positions (their last axis), rounded down, as rotary-embedding-torch and
-            x-transformers have it for positions from 0.
+            number of positions (their last axis), rounded down, as in rotary-embedding-torch and
+            x-transformers for positions from 0.
         scale_base: number of positions over which pair i decays by zeta_i, > 0.
-        gamma: g in zeta_i, > 0; the smaller, the faster the first pairs decay.
+        gamma: g in zeta_i, > 0; a smaller value makes the first pairs decay faster.
         scale: factor of all four tables; default 1.
         dtype: float32 (default) or float64, of NumPy or torch.
 
@@ -118,10 +118,11 @@ def xpos_tables(
         ``(cos, sin)`` of queries and ``(cos, sin)`` of keys, each ``positions.shape + (P,)``.
 
     Raises:
-        ValueError: shapes that do not fit; numbers that are not positive or finite; positions so
-            far from the centre that a factor or its inverse would not be a normal number (where
-            they can be read without a wait: not on a GPU, not while torch.compile traces).
-        TypeError: impossible dtypes.
+        ValueError: the shapes do not fit; numbers are not positive or finite; or positions are so
+            far from the center that a factor or its inverse would not be a normal number (checked
+            only if positions can be read without a wait: not on a GPU, not while torch.compile
+            traces).
+        TypeError: a dtype is not supported.
 
     Source: Sun et al. 2022, arXiv:2212.10554.
 
@@ -175,15 +176,15 @@ def apply_xpos(
 
     Args:
         q, k: as x in `posenc_native.apply_rotary`; they may differ in heads and in length.
-        positions: of the queries: None for 0 .. s-1, an int p for p .. p + s-1, ``[s]``, ``[b, s]``
-            or ``[1, s]`` (``[t]`` for packed tokens).
-        inv_freq: a `Rotary`, which also says scale, pairing and rotary_start; or ``[P]``.
+        positions: positions of the queries: None for 0 .. s-1, an int p for p .. p + s-1, ``[s]``,
+            ``[b, s]`` or ``[1, s]`` (``[t]`` for packed tokens).
+        inv_freq: a `Rotary`, which includes scale, pairing and rotary_start; or ``[P]``.
         scale_base, gamma, scale: as in `xpos_tables`.
-        k_positions: of the keys; None for those of the queries, and for 0 .. s-1 if `positions`
-            is None.
-        center: c, a position; keep it for all calls that share keys. "length" is half the number
-            of keys, rounded down: keys of an earlier call, with fewer of them, do not fit then.
-        layout, pairing, rotary_start: as in `posenc_native.apply_rotary`. The paper's own code is
+        k_positions: positions of the keys; None for those of the queries, and for 0 .. s-1 if
+            `positions` is None.
+        center: c, a position; keep it the same in all calls that share keys. "length" is half the
+            number of keys, rounded down; keys from an earlier call with fewer keys then do not fit.
+        layout, pairing, rotary_start: as in `posenc_native.apply_rotary`. The paper's code uses
             "interleaved".
         inplace: write the results to `q` and `k`.
 
@@ -192,8 +193,8 @@ def apply_xpos(
         from tables of that format, rounded once. Gradients reach `q` and `k`.
 
     Raises:
-        ValueError, TypeError: as in `xpos_tables` and `posenc_native.apply_rotary`; nothing has
-            been written then.
+        ValueError, TypeError: as in `xpos_tables` and `posenc_native.apply_rotary`; then nothing
+            has been written.
 
     Source: Sun et al. 2022, arXiv:2212.10554; its code is torchscale's ``XPOS``.
 
@@ -227,7 +228,7 @@ def apply_xpos(
         q, k = as_operands(function, q, k, inplace)
     for argument, x in (("q", q), ("k", k)):
         if type(x) is not type(q) and not (arguments.is_tensor(x) and arguments.is_tensor(q)):
-            arguments.wrong_type(function, argument, "what q is", type(x).__name__)
+            arguments.wrong_type(function, argument, "the type of q", type(x).__name__)
         arguments.check_dtype(function, argument, x.dtype, arguments.FLOAT_DTYPES)
         if x.dtype != q.dtype:
             arguments.wrong_type(function, argument, f"the dtype of q, {q.dtype}", x.dtype)
@@ -275,7 +276,7 @@ def apply_xpos(
 
 
 def _check_places(function: str, q: Any, k: Any, layout: str) -> None:
-    """ValueError unless both can be written in place; checked before either is written."""
+    """ValueError unless both can be written in place; both are checked before either is written."""
     tensors = arguments.is_tensor(q)
     if tensors:
         from posenc_native.engines.tensors.following import is_leaf_for_gradient, tracing
@@ -287,9 +288,9 @@ def _check_places(function: str, q: Any, k: Any, layout: str) -> None:
         arguments.wrong_value(function, "k", "no memory in common with q", "an overlap")
     for name, x in (("q", q), ("k", k)):
         if tensors and is_leaf_for_gradient(x):
-            expected = "no leaf that requires a gradient, in place"
+            expected = "no leaf that requires a gradient with inplace"
             arguments.wrong_value(function, name, expected, "one")
-        # A rotation of no pairs checks its place and writes nothing.
+        # A rotation of no pairs checks the memory and writes nothing.
         data = x.detach() if tensors else x
         tokens = data.shape[layout.index("t" if "t" in layout else "s")]
         table = data.new_empty((tokens, 0)) if tensors else np.empty((tokens, 0), np.float32)
@@ -302,7 +303,7 @@ def _check_places(function: str, q: Any, k: Any, layout: str) -> None:
 
 
 def _one_axis(function: str, inv_freq: Any) -> Any:
-    """The `Rotary` in place of frequencies, if it is one of one position axis; None for numbers."""
+    """The `Rotary` given in place of frequencies, with one position axis; None for numbers."""
     rope = description_in(inv_freq)
     if rope is not None and rope.axis_map is not None:
         arguments.wrong_value(function, "inv_freq", "one position axis", "several axes")
@@ -310,7 +311,7 @@ def _one_axis(function: str, inv_freq: Any) -> Any:
 
 
 def _center(function: str, center: float | str, length: int) -> float:
-    """The position of the centre, for so many positions."""
+    """The position of the center, for this number of positions."""
     if center == "length":
         return length // 2
     if isinstance(center, str):
@@ -319,7 +320,7 @@ def _center(function: str, center: float | str, length: int) -> float:
 
 
 def _decay(arrays: Arrays, inv_freq: Any, scale_base: float, gamma: float) -> Any:
-    """The logarithm of a query's factor for each position from the centre, float64 [P]."""
+    """The logarithm of a query's factor per position of distance from the center, float64 [P]."""
     if not arguments.is_tensor(inv_freq):
         inv_freq = arguments.as_frequencies(arrays.function, inv_freq)
     shape = tuple(inv_freq.shape)
@@ -341,7 +342,7 @@ def _tables(
     scale: float,
     signs: tuple[int, ...],
 ) -> list[tuple[Any, Any]]:
-    """(cos, sin) of points [...] for each of the signs: 1 for queries, -1 for keys."""
+    """(cos, sin) of points [...] for each sign: 1 for queries, -1 for keys."""
     function = arrays.function
     exponents = (points - center)[..., None] * decay
     limit = _LIMITS[_table_format(arrays)]
@@ -350,7 +351,7 @@ def _tables(
         if not largest <= limit:
             reach = limit / float(abs(decay).max())
             expected = f"within {reach:.0f} of the center, {center:g}, for factors in this format"
-            got = f"one {largest / float(abs(decay).max()):.0f} from it"
+            got = f"a position {largest / float(abs(decay).max()):.0f} from it"
             arguments.wrong_value(function, "positions", expected, got)
     cos, sin = rotary_tables(points, inv_freq, scale=scale, dtype=arrays.float64)
     results = []
@@ -361,7 +362,7 @@ def _tables(
 
 
 def _table_format(arrays: Arrays) -> str:
-    """Name of the format of the tables."""
+    """The name of the tables' format."""
     known = [name for name in _LIMITS if arrays.dtype == getattr(arrays.xp, name)]
     if not known:
         arguments.wrong_type(arrays.function, "dtype", " or ".join(_LIMITS), arrays.dtype)

@@ -1,11 +1,11 @@
-"""Sums along tokens that lie on several ranks: what each rank has to know of the others.
+"""Sums along tokens on several ranks: the data that each rank needs from the others.
 
-    this rank's tokens ──► pieces, each of neighbours in the row ──► a total of each
+    this rank's tokens ──► pieces, each of neighbors in the row ──► a total of each
     totals of all ranks, gathered ──► in the order of the row ──► summed before each, after each
 
-Contiguous parts are a piece each, "zigzag" makes two, "striped" one of every token. Packed rows
-have pieces of their own, empty ones where a rank has nothing of a row. Which piece lies where
-follows from lengths and the order alone, so a total is all that is sent.
+A contiguous part is one piece, "zigzag" makes two pieces, "striped" one per token. Each packed row
+has separate pieces; a piece is empty if a rank has no tokens of the row. The place of each piece
+follows from lengths and the order alone, so only totals are sent.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ __all__ = ["Across", "Begun", "across_ranks"]
 
 
 class Begun:
-    """Where the pieces of a rank begin.
+    """The phases at which the pieces of a rank begin.
 
     phases: [pieces, ...], int64. after: [rows, ...], the state after the last token of all ranks.
-    wrong: [pieces, ..., 1], whether a step before, on another rank, is no angle.
+    wrong: [pieces, ..., 1], whether an earlier step, on another rank, is not a valid angle.
     """
 
     def __init__(self, phases: Tensor, after: Tensor, wrong: Tensor) -> None:
@@ -40,7 +40,7 @@ class Begun:
 class Across:
     """The pieces of this rank, and their places among those of all ranks.
 
-    starts: where the pieces begin on this rank and the last one ends; None where it is one.
+    starts: where the pieces begin on this rank and the last one ends; None if there is one piece.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Across:
         self.starts: Tensor | None = starts
         own = pieces // ranks
         self.rows: int = 1 if starts is None else (starts.shape[0] - 1) // own
-        # A row of one token a piece says which piece of which rank has which place.
+        # A row with one token per piece gives the place of each piece of each rank.
         places = part.gathered_positions(pieces, device=arrays.device)
         at = places.argsort()
         row = arrays.arange(self.rows)[:, None]
@@ -82,15 +82,15 @@ class Across:
         self._here = (row * pieces + places[rank * own : (rank + 1) * own]).flatten()
 
     def begin(self, totals: Tensor, wrong: Tensor, state: Tensor | None, look: bool) -> Begun:
-        """Where each piece begins.
+        """The phases at which the pieces begin.
 
-        totals: [pieces, ...]; wrong: [pieces, ..., 1], how many steps are no angle; state:
-        [rows, ...]; look: whether they can be looked at, and are an error.
+        totals: [pieces, ...]; wrong: [pieces, ..., 1], the number of steps that are not valid
+        angles; state: [rows, ...]; look: whether values can be read, so that these are an error.
         """
         width = totals.shape[-1]
         laid = self._laid(torch.cat((totals, wrong), -1))
         if look and bool(laid[..., width:].any()):
-            # Found on one rank, it is said on all: none waits for another.
+            # An error on one rank is raised on all, so that none waits for another.
             wrong_value(self.function, "steps", "finite radians of at most 2^31",
                         "larger ones or NaN, on one of the ranks")  # fmt: skip
         before = self._before(laid)
@@ -100,7 +100,7 @@ class Across:
         return Begun(self._own(phases), after, self._own(before[..., width:]) > 0)
 
     def later(self, totals: Tensor) -> Tensor:
-        """Sums of what comes after each piece in its row, [pieces, ...]; in one order, always."""
+        """Sums of what follows each piece in its row, [pieces, ...]; always in the same order."""
         return _Others.apply(totals, self, True)  # type: ignore[no-any-return, no-untyped-call]
 
     def others(self, totals: Tensor, after: bool) -> Tensor:
@@ -111,7 +111,7 @@ class Across:
         return self._own(self._before(laid.flip(1)).flip(1))
 
     def _laid(self, x: Tensor) -> Tensor:
-        """What the pieces of all ranks have, in the order of the rows: [rows, places, ...]."""
+        """The values of the pieces of all ranks in the order of the rows: [rows, places, ...]."""
         return self.cut.of_all(x, self.name).flatten(0, 1)[self._in_order]
 
     def _before(self, laid: Tensor) -> Tensor:
@@ -123,7 +123,7 @@ class Across:
 
 
 class _Others(torch.autograd.Function):
-    """`Across.others`, whose derivative sums the other way."""
+    """`Across.others`, whose derivative sums in the other direction."""
 
     @staticmethod
     def forward(ctx: Any, totals: Tensor, across: Across, after: bool) -> Tensor:
@@ -138,9 +138,9 @@ class _Others(torch.autograd.Function):
 def across_ranks(
     arrays: Arrays, cut: Cut, name: str, order: str, starts: Tensor | None
 ) -> Across | None:
-    """What the parts along an axis have to know of each other; None where it is not cut.
+    """The data that parts along an axis exchange; None if the axis is not sharded.
 
-    starts: of all tokens, checked.
+    starts: those of all tokens, checked.
     """
     if cut.is_cut(name):
         return Across(arrays, cut, name, order, starts)
@@ -149,12 +149,12 @@ def across_ranks(
 
 
 def _check_rows(arrays: Arrays, starts: Tensor, order: str, pieces: int) -> None:
-    """ValueError for packed rows that an order does not cut each by itself, and evenly."""
+    """ValueError unless an order cuts each packed row separately and evenly."""
     function = arrays.function
     if order != "zigzag":
-        expected = "'contiguous' or 'zigzag', which cuts each row by itself, with starts"
+        expected = "'contiguous', or 'zigzag', which cuts each row separately, with starts"
         wrong_value(function, "order", expected, repr(order))
     seen = arrays.seen(starts)
     if seen is not None and bool(((seen[1:] - seen[:-1]) % pieces).any()):
-        expected = f"rows of multiples of {pieces}, of which 'zigzag' makes two pieces a rank"
+        expected = f"rows of multiples of {pieces} tokens ('zigzag' makes two pieces a rank)"
         wrong_value(function, "starts", expected, seen.tolist())

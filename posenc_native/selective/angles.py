@@ -1,4 +1,4 @@
-"""What a call of `selective_rotary_qk` is about: checked arguments, phases, and what they turn."""
+"""The data of a call of `selective_rotary_qk`: checked arguments, phases, and rotated inputs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FUNCTION = "selective_rotary_qk"
 
 
 class Selective(NamedTuple):
-    """What a call says beside its tensors."""
+    """The options of a call."""
 
     layout: str
     pairing: Any
@@ -44,13 +44,13 @@ class Selective(NamedTuple):
 
 
 class Angles:
-    """The phases of a call and what they turn: checked arguments, in the order of tables.
+    """The phases of a call and the inputs that they rotate, checked, in the order of tables.
 
     Args:
-        q, k: of one library; one of them may be None.
-        steps, state, starts: as the caller gave them.
+        q, k: from one library; one of them may be None.
+        steps, state, starts: as the caller passed them.
         options: of the rotation.
-        across: what the tokens of a rank have to know of those of others; its pieces are `starts`.
+        across: the data that the tokens of a rank need from other ranks; `starts` are its pieces.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Angles:
         self.across: Across | None = across
         for name, x in named.items():
             if arrays.is_torch and not arguments.is_tensor(x):
-                wrong_type(FUNCTION, name, "a tensor, as the others are", type(x).__name__)
+                wrong_type(FUNCTION, name, "a tensor, like the others", type(x).__name__)
             arguments.check_dtype(FUNCTION, name, x.dtype, arguments.FLOAT_DTYPES)
         self.options: Selective = options
         self.steps: Any = arrays.floats("steps", steps)
@@ -86,7 +86,7 @@ class Angles:
         self.order: tuple[int, ...] = (*order, len(letters) - 1)
         if starts is not None and batched and across is None:
             hint = 'write packed rows as "thd"'
-            wrong_value(FUNCTION, "starts", f"None with {letters!r}, which has b", "starts", hint)
+            wrong_value(FUNCTION, "starts", f"None with axis b in {letters!r}", "starts", hint)
         self.rows: Rows | None = rows_given(arrays, starts, first.tokens)
         inner = [self.steps.shape[i] for i in order[:-1]]
         axes = ", ".join("bh"[not batched : 1 + self.by_head])
@@ -114,7 +114,7 @@ class Angles:
         return views
 
     def _check_shape(self, letters: str, view: RotaryView) -> None:
-        """ValueError unless steps have the axes of q, with P for d and heads that divide its."""
+        """ValueError unless steps have the axes of q, with P for d, and heads that divide those."""
         given = list(self.steps.shape)
         heads = [one.heads for one in self.views.values()]
         wanted = [*view.shape[:-1], *given[-1:]]
@@ -129,7 +129,7 @@ class Angles:
             wrong_value(FUNCTION, "steps", f"shape [{axes}] = {wanted}", f"shape {given}")
 
     def in_order(self, values: Any) -> Any:
-        """Values with the axes of steps, as [b, h, s, P] without those that the layout lacks."""
+        """Values with the axes of steps, as [b, h, s, P] without axes that the layout lacks."""
         if isinstance(values, np.ndarray):
             return values.transpose(self.order)
         return values.permute(self.order)
@@ -143,14 +143,14 @@ class Angles:
         phases, state = phases_and_state(arrays, steps, self.state, self.rows, axis)
         cos, sin = phase_tables(phases, getattr(arrays.xp, self.real))
         if not seen:
-            # Nobody has looked at them: from a step that is no angle on nothing is one.
+            # The steps are unchecked: after a step that is not a valid angle, no angle is valid.
             bad = arrays.whole(~(steps.detach().abs() <= LARGEST))
             wrong = sums_of_numbers(arrays, bad, self.rows, axis) > 0
             cos, sin = (table.masked_fill(wrong, float("nan")) for table in (cos, sin))
         return cos, sin, state
 
     def of_heads(self, table: Any, view: RotaryView) -> Any:
-        """A table for so many heads as x has; without the axis where one is for all."""
+        """A table for the heads of x; without the axis of heads if all share one table."""
         if not self.by_head:
             return table
         heads = table.shape[-3]

@@ -1,14 +1,14 @@
 """Derivatives of `selective_rotary_qk` by q, k and steps.
 
     y = R(a) x,  a_t = sum of steps_u, u <= t        g: gradient of y
-    of x        R(a) transposed, g                   a rotation the other way
+    of x        R(a) transposed, g                   the inverse rotation
     of a        g_b y_a - g_a y_b of every pair      summed over the heads that share the angle
     of steps    sum of those of a, u >= t            from the end, in float64
 
-Only inputs are kept. On the CPU an operator does it in one pass. Where second derivatives are
-wanted, and elsewhere, y is computed again, by operations that have derivatives themselves. Of
-tokens on several ranks each is told the sum of those of later ranks (across.py), nothing else.
-Forward mode and torch.func follow a composition.
+Only inputs are kept. On the CPU an operator computes everything in one pass. For second
+derivatives, and elsewhere, y is recomputed by differentiable operations. If tokens are on several
+ranks, each rank receives only the sum over later ranks (across.py). Forward mode and torch.func use
+a composition.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def rotate(
 ) -> tuple[Any, Any, Tensor]:
     """q, k and the state after them, for tensors.
 
-    to: the keywords `inplace` and `out`, where they are given.
+    to: the keywords `inplace` and `out`, if given.
     """
     steps = angles.steps
     learned = needs_grad(*(x for x in (q, k, steps) if x is not None))
     if any(to.values()):
         new_where_steps_learn(steps, "out" if "out" in to else "inplace")
-        learned = False  # q and k may be followed: those operations see to it
+        learned = False  # q and k may be traced; those operations handle it
     if learned and not transformed():
         return _Followed.apply(  # type: ignore[no-any-return, no-untyped-call]
             q, k, steps, angles.state, starts, angles.options, angles.across
@@ -65,9 +65,9 @@ def rotate(
 
 
 def new_where_steps_learn(steps: Tensor, argument: str) -> None:
-    """ValueError where a gradient of steps needs what would be overwritten."""
+    """ValueError if a gradient of steps needs values that would be overwritten."""
     if needs_grad(steps):
-        expected = "new tensors where steps require a gradient"
+        expected = "new tensors if steps require a gradient"
         wrong_value(FUNCTION, argument, expected, "others")
 
 
@@ -144,7 +144,7 @@ def _pairs(x: Tensor, block: int) -> tuple[Tensor, Tensor]:
 
 
 def _summed_from_the_end(grad: Tensor, rows: Rows | None, across: Across | None) -> Tensor:
-    """Sums over this token and all after it in its row, [..., s, P]."""
+    """Sums over each token and all later ones in its row, [..., s, P]."""
     sums = grad.flip(-2).cumsum(-2).flip(-2)
     if rows is None:
         if across is None:

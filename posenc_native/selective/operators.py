@@ -1,8 +1,8 @@
-"""Operators of angles that data decide: phases from steps, tables from phases, and rotations.
+"""Operators for data-dependent angles: phases from steps, tables from phases, and rotations.
 
-Rotations are of the CPU and of CUDA, phases and tables of the CPU alone. What torch.func and
-forward mode follow, and other devices, have a composition (phases.py, angles.py), which these leave
-it to with None.
+Rotations run on the CPU and on CUDA, phases and tables on the CPU alone. For calls under torch.func
+or forward mode, and on other devices, these functions return None: a composition (phases.py,
+angles.py) computes them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["accumulated_phases", "checked_places", "phase_tables", "rotated", "r
 
 
 def accumulated_phases(steps: Tensor, state: Tensor | None) -> Tensor | None:
-    """Sums along the last axis but one of steps in turns, from a state on."""
+    """Sums of steps, in turns, along the second-to-last axis, starting from a state."""
     if not (steps.is_cpu and _takes(steps, state)):
         return None
     return call(ops.accumulated_phases.default, steps.detach(), state)  # type: ignore[no-any-return]
@@ -46,7 +46,7 @@ def rotated(
 ) -> tuple[Any, Any, Tensor] | None:
     """q and k rotated, and the state after them.
 
-    starts: as the call has it. to: the keywords `inplace` and `out`, where they are given.
+    starts: as in the call. to: the keywords `inplace` and `out`, if given.
     """
     given = [x for x in (q, k) if x is not None]
     if needs_grad(*given) or not _takes_call(angles, starts, *given):
@@ -68,7 +68,7 @@ def rotated(
 
 
 def _run(name: str, args: tuple[Any, ...], given: list[Tensor], places: Any) -> tuple[Any, Tensor]:
-    """The results and the state, by the form of the operator that the places ask for."""
+    """The results and the state, from the variant of the operator for these places."""
     if places is None:
         *results, state = call(getattr(ops, name).default, *args)
         return results, state
@@ -87,7 +87,7 @@ def _run(name: str, args: tuple[Any, ...], given: list[Tensor], places: Any) -> 
 def rotated_back(
     grads: tuple[Any, Any], q: Any, k: Any, angles: Angles, starts: Tensor | None
 ) -> tuple[Any, Any, Tensor] | None:
-    """Gradients of q, k and the steps; angles are those of the rotation forwards."""
+    """Gradients of q, k and the steps; angles are those of the forward rotation."""
     given = [x for x in (q, k) if x is not None]
     own = [grad for grad, x in zip(grads, (q, k), strict=True) if x is not None]
     steps = angles.steps.detach()
@@ -110,14 +110,14 @@ def _takes(x: Tensor, *others: Tensor | None) -> bool:
 def _takes_call(angles: Angles, starts: Any, *tensors: Tensor) -> bool:
     if not isinstance(starts, Tensor) and starts is not None:
         return False
-    # Pieces of rows that other ranks go on with have states by batch and head.
+    # Pieces of rows that continue on other ranks have states by batch and head.
     pieces = starts is not None and "b" in angles.options.layout
     return not pieces and _takes(angles.steps, *tensors, angles.state, starts)
 
 
 def _options(function: str, angles: Angles, given: list[Tensor]) -> tuple[Any, ...]:
-    """The options of a rotation, in the order and in the types of the schemas."""
-    given_options: Any = angles.options  # it has the fields that a rotation has
+    """The options of a rotation, in the order and with the types of the schemas."""
+    given_options: Any = angles.options  # it has the fields of a rotation
     options: Selective = of_schema(function, given_options)
     scale = arguments.factor(function, "scale", options.scale, given[0].dtype)
     return tuple(options._replace(scale=scale))
@@ -126,7 +126,7 @@ def _options(function: str, angles: Angles, given: list[Tensor]) -> tuple[Any, .
 def checked_places(
     q: Any, k: Any, angles: Angles, starts: Any, to: dict[str, Any]
 ) -> tuple[Any, Any] | None:
-    """Where q and k go, if they may go there; None for new memory."""
+    """The checked outputs for q and k; None for new memory."""
     function = angles.arrays.function
     out, inplace = to.get("out"), angles.arrays.flag("inplace", to.get("inplace", False))
     if out is None and not inplace:

@@ -1,14 +1,14 @@
 """Steps in radians as exact turns, their sums along the tokens, and the tables of these phases.
 
-A float32 is m * 2^e with an integer m of 24 bits. With 2^(e + 64) / (2 pi) in four words of 32
-bits, kept for every e, two of them behind the point, its turns are four products of 56 bits:
+A float32 is m * 2^e with an integer m of 24 bits. 2^(e + 64) / (2 pi) is stored for every e in four
+words of 32 bits, two of them after the binary point. The turns are then four products of 56 bits:
 
-    m * w3        the lowest; what is above 32 bits goes on to the next
+    m * w3        the lowest; the part above 32 bits carries into the next
     m * w2 + ...  rounds the result
     m * w1 + ...  lower half of the result
-    m * w0 + ...  upper half, modulo 2^32: whole turns are lost, as they should be
+    m * w0 + ...  upper half, modulo 2^32: whole turns are dropped, as they should be
 
-What else there is, is made of such: 16 bits are float32 too, a float64 is the sum of three.
+Other formats reduce to this: 16-bit floats are also float32, and a float64 is the sum of three.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ _UNIT = float(TWO_PI / 2**64)  # radians
 
 
 def _words() -> npt.NDArray[np.int64]:
-    """[256, 4]: 2^(e + 64) / (2 pi) for each exponent field of a float32, as the head says.
+    """[256, 4]: 2^(e + 64) / (2 pi) for each exponent field of a float32, as described above.
 
-    Nothing for the field 0, whose numbers are far below a unit, nor beyond 2^32 radians.
+    They are zero for the field 0, whose numbers are far below a unit, and beyond 2^32 radians.
     """
     with decimal.localcontext(EXACT):
-        scaled = int(Decimal(2) ** 160 * 2**64 / TWO_PI)  # 2^64 / (2 pi), 160 bits behind the point
+        scaled = int(Decimal(2) ** 160 * 2**64 / TWO_PI)  # 2^64 / (2 pi), 160 bits after the point
     words = np.zeros((256, 4), np.int64)
     for field in range(1, 160):
         shift = field - 150 - 96
@@ -72,11 +72,11 @@ def _words() -> npt.NDArray[np.int64]:
 
 
 _WORDS = _words()
-_OF_TENSORS = _WORDS.tolist()  # torch.compile takes lists for constants
+_OF_TENSORS = _WORDS.tolist()  # torch.compile treats lists as constants
 
 
 def turns_of(arrays: Arrays, steps: Any) -> Any:
-    """Steps in radians as turns times 2^64, to the nearest: int64 of their shape."""
+    """Steps in radians as turns times 2^64, rounded to the nearest; int64 of the same shape."""
     xp = arrays.xp
     words: Any = _WORDS
     if arrays.is_torch:
@@ -101,25 +101,25 @@ def turns_of(arrays: Arrays, steps: Any) -> Any:
 
 
 def check_steps(arrays: Arrays, steps: Any) -> bool:
-    """Whether steps can be looked at; ValueError for those that are no angle then."""
+    """Whether steps can be read; if so, ValueError for steps that are not valid angles."""
     if arrays.is_torch:
         from posenc_native.engines.tensors.composed.phases import concrete
 
         if not concrete(steps):
             return False
     elements = steps.detach() if arrays.is_torch else steps
-    # Compared as a Python number: 16 bits have no 2^31. A NaN is the largest of all.
+    # Compared as a Python number: 16-bit formats may lack 2^31. The maximum with a NaN is NaN.
     if 0 not in elements.shape and not float(abs(elements).max()) <= LARGEST:
         expected = "finite radians of at most 2^31"
         wrong_value(arrays.function, "steps", expected, "larger ones or NaN")
     return True
 
 
-# --- sums of them
+# --- sums of turns
 
 
 class Rows:
-    """Where rows of packed tokens begin, and which one each token is in."""
+    """Where rows of packed tokens begin, and the row of each token."""
 
     def __init__(self, arrays: Arrays, starts: Any, tokens: int) -> None:
         xp, function = arrays.xp, arrays.function
@@ -146,9 +146,9 @@ class Rows:
 def phases_and_state(
     arrays: Arrays, steps: Any, state: Any, rows: Rows | None, axis: int
 ) -> tuple[Any, Any]:
-    """Phases after each token, of the shape of its steps, and the state after the last ones.
+    """Phases after each token, with the shape of steps, and the state after the last tokens.
 
-    state: of the shape without the axis of tokens; with rows, theirs is an axis before.
+    state: the shape without the axis of tokens; with rows, an axis of rows comes first.
     """
     sums = _sums_of(arrays, steps, state if rows is None else None, axis)
     if rows is not None:
@@ -160,8 +160,8 @@ def phases_and_state(
 
 
 def _sums_of(arrays: Arrays, steps: Any, state: Any, axis: int) -> Any:
-    """Sums of steps as turns, from a state on."""
-    # As native code takes them: [..., s, P].
+    """Sums of steps, in turns, starting from a state."""
+    # In the order of native code: [..., s, P].
     last = axis == steps.ndim - 1
     laid = steps[..., None] if last else moved(steps, axis, -2)
     before = state if state is None or not last else state[..., None]
@@ -178,7 +178,7 @@ def _sums_of(arrays: Arrays, steps: Any, state: Any, axis: int) -> Any:
 
 
 def summed_by_rows(arrays: Arrays, sums: Any, state: Any, rows: Rows, axis: int) -> tuple[Any, Any]:
-    """Sums over all tokens, counted from the beginning of each row; and those of whole rows."""
+    """Sums over all tokens from the beginning of each row, and the sums of whole rows."""
     sums = moved(sums, axis, 0)
     xp = arrays.xp
     nothing = xp.zeros_like(sums[:1]) if sums.shape[0] else _zeros(arrays, (1, *sums.shape[1:]))
@@ -191,13 +191,13 @@ def summed_by_rows(arrays: Arrays, sums: Any, state: Any, rows: Rows, axis: int)
 
 
 def sums_of_numbers(arrays: Arrays, numbers: Any, rows: Rows | None, axis: int) -> Any:
-    """Sums of any numbers along the tokens, from 0 for each row."""
+    """Sums of any numbers along the tokens, starting from 0 in each row."""
     sums = arrays.xp.cumsum(numbers, axis)
     return sums if rows is None else summed_by_rows(arrays, sums, None, rows, axis)[0]
 
 
 def moved(values: Any, axis: int, to: int) -> Any:
-    """The view with an axis in another place."""
+    """The view with an axis moved to another place."""
     return (
         np.moveaxis(values, axis, to)
         if isinstance(values, np.ndarray)
@@ -212,9 +212,9 @@ def _zeros(arrays: Arrays, shape: Any) -> Any:
 
 
 def totals_of(arrays: Arrays, steps: Any, rows: Rows | None, axis: int) -> tuple[Any, Any]:
-    """Sums of whole rows, [rows, ...] without the axis, and how many steps are no angle.
+    """Sums of whole rows, [rows, ...] without the axis, and the number of invalid steps.
 
-    The count is of all pairs, on the last axis, of steps that have one after that of the tokens.
+    The count is over all pairs, the last axis, if steps have an axis after that of the tokens.
     """
     totals = phases_and_state(arrays, steps, None, rows, axis)[1]
     bad = ~(steps.detach().abs() <= LARGEST)
@@ -225,7 +225,7 @@ def totals_of(arrays: Arrays, steps: Any, rows: Rows | None, axis: int) -> tuple
 
 
 def state_given(arrays: Arrays, state: Any, shape: list[int], axes: str) -> Any:
-    """The state that a call begins from, checked; None stays."""
+    """The checked state that a call begins from; None stays None."""
     if state is None:
         return None
     if arguments.dtype_name(getattr(state, "dtype", None)).startswith(("float", "bfloat")):
@@ -261,29 +261,29 @@ def accumulated_phases(
     starts: npt.ArrayLike | torch.Tensor | None = None,
     order: ShardOrder = "contiguous",
 ) -> Any:
-    """The angle of every token as the sum of all steps up to and with it, exact.
+    """The angle of every token as the exact sum of all steps up to and including it.
 
-    Each step is taken as it is, and becomes turns times 2^64, rounded once. So the phases of a
-    million tokens are off by no more than those of one call in a thousand: n * 2^-65 turns.
+    Each step is taken exactly and becomes turns times 2^64, rounded once. The phases of n tokens
+    are therefore off by at most n * 2^-65 turns, for a million tokens in one call or in a thousand.
 
     Args:
         steps: radians, any shape, float16, bfloat16, float32 or float64.
-        axis: that of the tokens.
-        state: int64, the phases before the first token, of the shape of `steps` without the axis;
+        axis: the axis of the tokens.
+        state: int64, the phases before the first token, with the shape of `steps` without the axis;
             default 0. The phases of the last token are the state of the next call.
         starts: ``[rows + 1]`` integers from 0 to the number of tokens, where rows of packed tokens
-            begin: each is summed from 0, or from its own state, ``[rows, ...]``.
-        order: which tokens of the whole a rank holds, of DTensors that are cut along them, as in
+            begin: each row is summed from 0, or from its own state, ``[rows, ...]``.
+        order: the tokens of the whole that a rank holds, for DTensors sharded along them, as in
             `selective_rotary_qk`.
 
     Returns:
         int64 like `steps`, turns times 2^64; they wrap as angles do. No gradient flows through
-        integers: `selective_rotary_qk` has one.
+        integers; `selective_rotary_qk` has gradients.
 
     Raises:
-        ValueError: steps that are not finite or beyond 2^31 radians, where they can be looked at
-            (on CUDA a NaN counts as 0); an axis, a state or starts that do not fit.
-        TypeError: impossible dtypes, a state that is not int64.
+        ValueError: steps are not finite or exceed 2^31 radians (checked only if they can be read;
+            on CUDA a NaN counts as 0); or the axis, state or starts do not fit.
+        TypeError: a dtype is not supported, or the state is not int64.
 
     Example:
         >>> import numpy as np
@@ -309,7 +309,7 @@ def accumulated_phases(
     rows = rows_given(arrays, starts, steps.shape[axis])
     others = [n for i, n in enumerate(steps.shape) if i != axis]
     before = others if rows is None else [rows.count, *others]
-    axes = "the axes of steps but that of the tokens"
+    axes = "the axes of steps except that of the tokens"
     state = state_given(arrays, state, before, axes if rows is None else f"rows, {axes}")
     check_order(function, order, cut=arrays._mesh is not None)
     if arrays._mesh is not None:
@@ -320,7 +320,7 @@ def accumulated_phases(
 def _phases_of_parts(
     arrays: Arrays, steps: Any, state: Any, rows: Rows | None, axis: int, order: str
 ) -> Any:
-    """`accumulated_phases` of DTensors, cut along any axes."""
+    """`accumulated_phases` of DTensors, sharded along any axes."""
     from posenc_native.engines.tensors.sharded.cut import Cut
 
     from .across import across_ranks
@@ -347,10 +347,10 @@ def _phases_of_parts(
 
 
 def rows_given(arrays: Arrays, starts: Any, tokens: int) -> Rows | None:
-    """The rows that starts describe."""
+    """The rows that starts describes."""
     if starts is None:
         return None
-    if arrays._mesh is not None:  # all ranks look at all of them
+    if arrays._mesh is not None:  # all ranks read all of them
         from posenc_native.engines.tensors.sharded.cut import gathered
 
         starts, arrays = gathered(starts, arrays._mesh), arrays.of_parts()
@@ -369,17 +369,17 @@ if TYPE_CHECKING:
 
 
 def phase_tables(phases: Any, dtype: Any = None) -> tuple[Any, Any]:
-    """Cosines and sines of phases, exact: what `apply_rotary_tables` takes, by head.
+    """Exact cosines and sines of phases: tables per head for `apply_rotary_tables`.
 
     Args:
-        phases: int64, turns times 2^64, any shape: `accumulated_phases`.
+        phases: int64, turns times 2^64, any shape, from `accumulated_phases`.
         dtype: float16, bfloat16, float32 (default) or float64, of NumPy or torch.
 
     Returns:
         ``(cos, sin)``, each like `phases`; float32 is off by at most 1.2e-7.
 
     Raises:
-        TypeError: phases that are not int64, an impossible dtype.
+        TypeError: phases are not int64, or a dtype is not supported.
 
     Example:
         >>> import numpy as np
@@ -408,7 +408,7 @@ def phase_tables(phases: Any, dtype: Any = None) -> tuple[Any, Any]:
         tables = native(phases, arrays.dtype)
         if tables is not None:
             return tables
-        # They are positions, one for each pair, at a frequency of one unit.
+        # Phases are treated as positions, one for each pair, at a frequency of one unit.
         pairs = phases.shape[-1]
         unit = arrays.constant([_UNIT] * pairs)
         points = moved(phases, -1, 0)

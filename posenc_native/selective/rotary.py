@@ -1,8 +1,8 @@
-"""Queries and keys turned by angles that the data decide, and the state to go on from.
+"""Queries and keys rotated by data-dependent angles, and the state to continue from.
 
-Arrays and tensors on the CPU are turned in one pass (csrc/cpu/selective.cc). Elsewhere steps become
-phases [b, h, s, P], which is the order of tables by head, and `apply_rotary_qk_tables` does the
-rest. Autograd has gradients of q, k and steps from the inputs alone.
+Arrays and tensors on the CPU are rotated in one pass (csrc/cpu/selective.cc). Elsewhere steps
+become phases [b, h, s, P], the order of tables per head, for `apply_rotary_qk_tables`. Autograd
+computes gradients of q, k and steps from the inputs alone.
 """
 
 from __future__ import annotations
@@ -67,37 +67,37 @@ def selective_rotary_qk(
     out: tuple[Any, Any] | None = None,
     **unknown: NoReturn,
 ) -> tuple[Any, Any, Any]:
-    """Rotate queries and keys by angles that the data decide: sums of steps along the tokens.
+    """Rotate queries and keys by data-dependent angles: sums of steps along the tokens.
 
-    The angle of pair p of token t is ``state[p] + steps[0, p] + ... + steps[t, p]``, exact: steps
-    are summed as integers, so one call of n tokens, n calls of one and any chunks have the same
-    bits, on any number of threads, from NumPy and torch.
+    The angle of pair p of token t is ``state[p] + steps[0, p] + ... + steps[t, p]``, exactly. Steps
+    are summed as integers, so one call of n tokens, n calls of one token and any chunks agree bit
+    for bit, on any number of threads, in NumPy and torch.
 
     Args:
-        q, k: arrays or tensors, float16, bfloat16, float32 or float64, of one shape but for heads.
-            One of them may be None, and is then in the result.
+        q, k: arrays or tensors, float16, bfloat16, float32 or float64, of one shape except for
+            heads. One of them may be None, and is then None in the result.
         steps: radians, with the axes of `layout` and P pairs in place of d: ``[b, s, h, P]``; of
-            any of the four float dtypes. h is 1, or divides the heads of q and k, whose
-            neighbours then share the steps of one.
-        state: int64, where the first token's sum begins, turns times 2^64: ``[b, h, P]``, without
+            any of the four float dtypes. h is 1, or divides the heads of q and k; adjacent heads
+            then share steps.
+        state: int64, the start of the first token's sum, turns times 2^64: ``[b, h, P]``, without
             the axes that `layout` lacks; default 0.
         starts: ``[rows + 1]`` integers from 0 to the number of tokens, where rows of packed tokens
-            begin ("thd", "shd"); each has a state of its own then, ``[rows, h, P]``.
-        order: which tokens of the whole a rank holds, of DTensors that are cut along them: the
+            begin ("thd", "shd"); each row then has a separate state, ``[rows, h, P]``.
+        order: the tokens of the whole that a rank holds, for DTensors sharded along them: the
             orders of `ContextParallel`. With `starts`, "contiguous" or "zigzag".
         layout, pairing, rotary_start, scale, inverse, out_pairing: as in `apply_rotary_qk`. 2P dims
             from `rotary_start` on are rotated.
-        inplace, out: as in `apply_rotary_qk`; not where steps require a gradient.
+        inplace, out: as in `apply_rotary_qk`; not allowed if steps require a gradient.
 
     Returns:
-        ``(q, k, state)``: q and k rotated, and the state after the last token (of each row), to be
-        passed to the next call. Gradients reach q, k and steps, none flows through the state.
+        ``(q, k, state)``: q and k rotated, and the state after the last token (of each row), to
+        pass to the next call. Gradients reach q, k and steps; none flows through the state.
 
     Raises:
-        ValueError: steps that are not finite or beyond 2^31 radians (on CUDA they make everything
-            from there on NaN; compiled code for the CPU raises a RuntimeError); shapes, layout,
-            starts, a state or an order that do not fit. Nothing has been written then.
-        TypeError: impossible dtypes, such as a state in float32.
+        ValueError: steps are not finite or exceed 2^31 radians (on CUDA they make everything from
+            there on NaN; compiled code for the CPU raises a RuntimeError); or the shapes, layout,
+            starts, state or order do not fit. Then nothing has been written.
+        TypeError: a dtype is not supported, such as a state in float32.
 
     Example:
         >>> import numpy as np
@@ -150,7 +150,7 @@ def selective_rotary_qk(
         return rotate(q, k, angles, starts, keywords)
     if out is not None:
         outputs(FUNCTION, out, inplace, missing_one(q, k))
-    if starts is not None:  # as it is: a copy would hide what it has in common with out
+    if starts is not None:  # unchanged: a copy would hide memory that it shares with out
         starts = angles.arrays._read("starts", starts, arguments.INTEGER_DTYPES)
     scale = arguments.factor(FUNCTION, "scale", scale, (k if q is None else q).dtype)
     checked = options._replace(scale=scale, inverse=bool(inverse))

@@ -1,7 +1,7 @@
-"""`selective_rotary_qk` of DTensors: cut along batch, heads and tokens; pairs are whole.
+"""`selective_rotary_qk` of DTensors: sharded along batch, heads and tokens; pairs are whole.
 
-Each rank turns its part by the plain function, which goes on from where the ranks before end.
-Heads stay cut where the steps of a rank are those of its heads of q and k; else they are gathered.
+Each rank rotates its part with the plain function, continuing from where earlier ranks end. Heads
+stay sharded if the steps on a rank are for its heads of q and k; otherwise they are gathered.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ __all__ = ["selective_rotary_qk"]
 
 
 def selective_rotary_qk(*args: Any) -> tuple[Any, Any, DTensor]:
-    """Of q, k, steps, state, starts, order, options, inplace and out, some of them DTensors."""
+    """Arguments are q, k, steps, state, starts, order, options, inplace, out; some are DTensors."""
     return by_rule(_of_wholes, _of_parts, args)  # type: ignore[no-any-return]
 
 
 def _of_wholes(
     q: Any, k: Any, steps: Any, state: Any, starts: Any, _: str, options: Selective, *to: Any
 ) -> Any:
-    """The same of whole tensors: whose errors are those of the call."""
+    """The call for whole tensors, whose errors are raised."""
     inplace, out = to
     keywords = {"inplace": inplace} if out is None else {"out": out, "inplace": inplace}
     return rotate(q, k, Angles(q, k, steps, state, starts, options), starts, keywords)
@@ -90,12 +90,12 @@ def _of_parts(
 
 
 def _place(name: str, cut: Cut, x: Any, out: Any, i: int) -> Tensor:
-    """The part of a tensor that is to be written to."""
+    """The local part of a tensor that will be written to."""
     return cut.place(FUNCTION, name if out is x else f"out[{i}]", out, name)
 
 
 def _cuts(given: list[DTensor], steps: DTensor, layout: str) -> list[Cut]:
-    """Those of q and k. The heads of a rank have to be those of its steps."""
+    """The cuts of q and k. The heads of a rank must be those of its steps."""
     names = tuple(layout)
     cuts = [cut_of(x, layout) for x in given]
     if "h" not in names:
@@ -108,7 +108,7 @@ def _cuts(given: list[DTensor], steps: DTensor, layout: str) -> list[Cut]:
 
 
 class _Call:
-    """The parts of a call, of q and k that are cut alike."""
+    """The local parts of a call whose q and k are sharded alike."""
 
     def __init__(
         self, arrays: Arrays, both: list[Any], cuts: list[Cut], steps: DTensor, state: Any,
@@ -122,11 +122,11 @@ class _Call:
         if "h" in letters:
             heads = steps.shape[letters.index("h")]
             cut = cut.of_sizes(h=heads)
-            if heads == 1:  # on every rank, whoever has the heads
+            if heads == 1:  # on every rank, however heads are sharded
                 names = tuple("one" if name == "h" else name for name in letters)
         self.cut = cut
         self.steps: Tensor = cut.part(steps, (*names, "P"))
-        # Of tables and states: [b, h, s, P].
+        # The axes of tables and states: [b, h, s, P].
         self.axes = [letters.index(name) for name in "bhst" if name in letters]
         rows = rows_given(arrays, starts, cut.sizes[tokens])
         inner = (*(names[i] for i in self.axes[:-1]), "P")
@@ -140,7 +140,7 @@ class _Call:
         self.across = across_ranks(self.arrays, cut, tokens, order, self.starts)
 
     def run(self, places: list[Any]) -> tuple[list[Any], DTensor]:
-        """q and k rotated, whose parts are these places if they are given, and the state."""
+        """q and k rotated, into these places if they are given, and the state."""
         steps, state, starts, after = self.steps, self.state, self.starts, None
         if self.across is not None:
             starts = self.across.starts
@@ -158,7 +158,7 @@ class _Call:
         return joined, self.cut.join(last if after is None else after, self.of_state)
 
     def _begun(self, across: Across) -> tuple[Tensor, Tensor, Tensor]:
-        """The steps of this rank, where their sums begin, and the state after those of all."""
+        """The steps of this rank, where their sums begin, and the state after all ranks."""
         last = self.steps.ndim - 1
         laid = self.steps.detach().permute(*self.axes, last)
         rows = rows_given(self.arrays, across.starts, laid.shape[-2])
@@ -168,7 +168,7 @@ class _Call:
         begun = across.begin(totals, wrong, state, seen)
         steps = self.steps
         if not seen:
-            # Nobody has looked: after a step on another rank that is no angle, none is.
+            # The steps are unchecked: after an invalid step on another rank, no angle is valid.
             bad = begun.wrong[0][..., None, :]
             if rows is not None:
                 bad = moved(begun.wrong[rows.of_tokens], 0, -2)

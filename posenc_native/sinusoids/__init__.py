@@ -1,1 +1,1 @@
-"""Sinusoidal tables: of positions, and of any convention as data."""
+"""Sinusoidal tables of positions, in any convention."""

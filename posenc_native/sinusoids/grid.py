@@ -1,4 +1,4 @@
-"""How the cells of a grid become coordinates."""
+"""Coordinates for the cells of a grid."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class GridCoordinates:
     ``low + extent * (i + first) / (n - drop)``, or ``low + i + first`` without an extent.
 
     Args:
-        first: what the first cell counts as: 0, 1 (DETR), 0.5 (centres of cells).
+        first: the value of the first cell: 0, 1 (DETR), 0.5 (centers of cells).
         extent: the length that n cells are stretched to, one for all axes or one for each; None
             counts cells.
         low: the coordinate to begin at.
-        drop: cells that do not count in n: 1 where the ends are on the first and the last cell, a
-            small negative number where the source guards a division.
+        drop: the number of cells not counted in n: 1 if the ends are at the first and the last
+            cell, a small negative number if the source guards a division.
         descending: count from the last cell (Transformer-XL).
 
     Raises:
-        ValueError, TypeError: arguments that are not such numbers.
+        ValueError, TypeError: an argument is not such a number.
 
     Example:
         >>> import posenc_native as pn
@@ -71,10 +71,10 @@ class GridCoordinates:
     def of_shape(
         self, shape: Sequence[int], *, dtype: Any = None, device: Any = None
     ) -> tuple[Any, ...]:
-        """Coordinates of a grid of this shape, one array an axis, which broadcast to the shape.
+        """Coordinates of a grid of this shape: one array per axis, which broadcast to the shape.
 
-        int64 where whole cells are counted, else float64. A torch dtype or a device makes them
-        tensors; the dtype is that of the table to come and means nothing else.
+        They are int64 if whole cells are counted, otherwise float64. A torch dtype or a device
+        makes them tensors; apart from that, the dtype only applies to the table made from them.
         """
         function = "GridCoordinates"
         arrays = Arrays(function, dtype, device)
@@ -92,10 +92,10 @@ class GridCoordinates:
     @overload
     def of_mask(self, mask: npt.ArrayLike, axes: int) -> tuple[Array[Any], ...]: ...
     def of_mask(self, mask: Any, axes: int) -> tuple[Any, ...]:
-        """Coordinates ``mask.shape`` of the cells that are there, along each of the last `axes`.
+        """Coordinates ``mask.shape`` of the cells in a mask, along each of the last `axes`.
 
-        mask: bools, True where there is something. Along every line of cells, i counts them and n
-        is how many there are.
+        mask: bools, True for cells that are present. Along every line of cells, i counts these
+        cells and n is their number.
         """
         function = "GridCoordinates"
         arrays = Arrays(function, mask=mask)
@@ -123,7 +123,7 @@ class GridCoordinates:
         extent = self.extent
         if isinstance(extent, tuple):
             if axis >= len(extent):
-                wrong_value("GridCoordinates", "extent", "one for every axis", extent)
+                wrong_value("GridCoordinates", "extent", "one per axis", extent)
             extent = extent[axis]
         return (arrays.wide(i) + self.first) * extent / divisor + self.low
 

@@ -1,10 +1,11 @@
-"""The sinusoids of other projects, by name.
+"""The sinusoidal tables of other projects, by name.
 
-A preset is a function. It takes the options of the project that owns it, under their names there,
-and returns the arguments of a `SinusoidalSpec`. Its table agrees with the owner's as far as the
-owner's angles, mostly float32, are exact.
+A preset is a function. It takes the options of the original project, under their original names,
+and returns the arguments of a `SinusoidalSpec`. Its table agrees with the original as far as the
+original's angles, mostly float32, are exact.
 
-Where an owner divides by zero (a single frequency and a shift of 1), the frequency is the first.
+If the original divides by zero (a single frequency and a shift of 1), the preset uses the first
+frequency.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ _PRESETS: dict[str, Callable[..., SpecArguments]] = {}
 
 
 def sinusoidal_presets() -> dict[str, str]:
-    """What `sinusoidal_preset` knows: the names, and for each its options and where it is from.
+    """The names that `sinusoidal_preset` accepts, each with its options and its source.
 
     Example:
         >>> import posenc_native as pn
@@ -78,13 +79,13 @@ def sinusoidal_presets() -> dict[str, str]:
 def spec_arguments(
     function: str, name: object, dim: object, options: Mapping[str, Any]
 ) -> SpecArguments:
-    """What a name stands for; errors name `function`."""
+    """The arguments of a preset by name; errors name `function`."""
     arguments.check_known_name(function, "name", name, _PRESETS, "sinusoidal_presets()")
     make = _PRESETS[str(name)]
     _dim, *known = inspect.signature(make).parameters
     for option in options:
         if option not in known:
-            expected = f"one of the options of {name}, {', '.join(known) or 'which has none'}"
+            expected = f"one of the options of {name}, {', '.join(known) or '(there is none)'}"
             wrong_value(function, "options", expected, option)
     for option, parameter in inspect.signature(make).parameters.items():
         if option in known and parameter.default is parameter.empty and option not in options:
@@ -116,7 +117,7 @@ def _tensor2tensor(
 ) -> SpecArguments:
     """tensor2tensor, get_timing_signal_1d.
 
-    There the frequencies are multiplied by min_timescale, so only 1 makes it a timescale.
+    It multiplies the frequencies by min_timescale, so this is a timescale only if it is 1.
     """
     return _spec(
         dim=dim, base=max_timescale / min_timescale, scale=min_timescale, shift=1.0,
@@ -286,7 +287,7 @@ def _timm_2d(
 ) -> SpecArguments:
     """timm, build_sincos2d_pos_embed.
 
-    With reverse_coord timm's rows run down the columns; these stay where their cells are.
+    With reverse_coord, timm orders rows by column; here every row stays at its cell.
     """
     return _spec(
         dim=dim, axis_order=(1, 0) if reverse_coord else (0, 1), base=temperature,
@@ -332,14 +333,14 @@ def _detr(
 def _deformable_detr(
     dim: int, *, temperature: float = 10000.0, normalize: bool = False, scale: float = 2 * math.pi
 ) -> SpecArguments:
-    """Deformable DETR, PositionEmbeddingSine: DETR's, of the centres of cells where normalised."""
+    """Deformable DETR, PositionEmbeddingSine: DETR's, at the centers of cells if normalized."""
     return _sine_of_cells(dim, temperature, scale if normalize else None, first=0.5)
 
 
 def _sine_of_cells(
     dim: int, temperature: float, extent: float | None, first: float
 ) -> SpecArguments:
-    """Cells counted from 1 on or, normalised to an extent, from `first` on."""
+    """Cells counted from 1, or from `first` if normalized to an extent."""
     grid = GridCoordinates(first=1.0)
     if extent is not None:
         grid = GridCoordinates(first=first, extent=extent, drop=-1e-6)
@@ -393,14 +394,14 @@ def _nerf(
 
 
 def _order(axes: int) -> tuple[int, ...]:
-    """The axes as they come; NeRF has 5 of place and direction."""
+    """The axes in their given order; NeRF has 5, for place and direction."""
     if arguments.size("sinusoidal_preset", "axes", axes) > 64:
         wrong_value("sinusoidal_preset", "axes", "an int in 0 .. 64", axes)
     return tuple(range(axes))
 
 
 def _bands(dim: int, axes: int, coordinates: bool) -> int:
-    """How many frequencies fit; SinusoidalSpec checks that they fit exactly."""
+    """The number of frequencies that fit; SinusoidalSpec checks that they fit exactly."""
     if arguments.size("sinusoidal_preset", "dim", dim) > arguments.WIDTH_LIMIT:
         expected = f"an int in 0 .. {arguments.WIDTH_LIMIT}"
         wrong_value("sinusoidal_preset", "dim", expected, dim)

@@ -1,4 +1,4 @@
-"""Tables of any convention: a project's columns, coordinates and gaps as a `SinusoidalSpec`."""
+"""Tables in any convention: a project's columns, coordinates and gaps as a `SinusoidalSpec`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     CellTensors = TensorLike | Sequence[TensorLike]
 
     class AxesOptions(TypedDict, total=False):
-        """Keywords of tables of several coordinates."""
+        """Keywords of tables with several coordinates."""
 
         base: float | tuple[float, ...]
         layout: SinusoidalLayout
@@ -63,11 +63,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SinusoidalSpec:
-    """How a model writes positions down as sines and cosines: any convention, as data.
+    """How a model encodes positions as sines and cosines: any convention, as data.
 
-    Every coordinate has P pairs of a sine and a cosine, of the frequencies
-    ``scale * base ** (-i / (P - shift))`` or of a list. What remains is the order of the columns:
-    which of coordinate (a), function (sin or cos) and frequency (i) varies slowest to fastest.
+    Every coordinate has P pairs of a sine and a cosine, with the frequencies
+    ``scale * base ** (-i / (P - shift))`` or those of a list. The other choice is the order of the
+    columns: how coordinate (a), function (sin or cos) and frequency (i) vary, slowest to fastest.
 
         ============= ============ ======================= ==============================
         layout        axis_place   slowest ... fastest     for example
@@ -80,31 +80,32 @@ class SinusoidalSpec:
         interleaved   middle       frequency axis function
         ============= ============ ======================= ==============================
 
-    Immutable and hashable; holds no array. Call it to get a table.
+    A spec is immutable and hashable and holds no array. Call it to get a table.
 
     Args:
-        dim: width of the table, everything included.
-        axis_order: which coordinate comes first, second ...; its length is the number of
-            coordinates. (1, 0) puts columns before rows.
-        base, scale: as in `sinusoidal`: a number each (base above 0), for all coordinates, or as
-            many as these are.
+        dim: total width of the table.
+        axis_order: the order of the coordinates; its length is the number of coordinates. (1, 0)
+            puts columns before rows.
+        base, scale: as in `sinusoidal`: a number each (base above 0) for all coordinates, or one
+            per coordinate.
         shift: as in `sinusoidal`: a number, with P in place of dim / 2. A single pair has frequency
-            `scale`, whatever the shift.
-        inv_freq: the P frequencies themselves, in place of base and shift; radians.
+            `scale` for any shift.
+        inv_freq: explicit frequencies, P numbers in radians, in place of base and shift.
         layout: "interleaved", "sin_cos" or "cos_sin".
         axis_place: "outer" (a block for each coordinate), "middle" or "inner".
-        shares: parts of the width that the coordinates get, as in (2, 3, 3); default equal ones.
-        remainder: where dim is no multiple of the pairs' width, "error", "zeros" (zero columns at
-            the end), "drop" (a narrower table) or "cut" (one pair more, cut off at dim).
+        shares: relative widths of the coordinates, as in (2, 3, 3); default equal.
+        remainder: the treatment of a dim that is not a multiple of the pairs' width: "error",
+            "zeros" (zero columns at the end), "drop" (a narrower table) or "cut" (one pair more,
+            truncated at dim).
         include_coordinates: the coordinates themselves are the first columns.
         logarithm: the coordinates, all above 0, are replaced by their natural logarithms.
-        zero_position: rows at this position are zero (one coordinate only).
-        zero_rows: rows of zeros before those of a grid given by its shape (class tokens).
+        zero_position: rows at this position are zero (with one coordinate only).
+        zero_rows: number of zero rows before those of a grid given by its shape (class tokens).
         grid: how a shape or a mask becomes coordinates; None counts cells from 0.
 
     Raises:
-        ValueError: a dim that cannot be divided so, unknown names, numbers out of range.
-        TypeError: arguments of a wrong kind.
+        ValueError: dim cannot be divided this way, a name is unknown, or a number is out of range.
+        TypeError: an argument has a wrong type.
 
     Example:
         >>> import posenc_native as pn
@@ -135,12 +136,12 @@ class SinusoidalSpec:
         order = tuple(arguments.size(function, "axis_order", a) for a in self.axis_order)
         axes = len(order)
         if not axes or sorted(order) != list(range(axes)):
-            wrong_value(function, "axis_order", "0 .. A-1 in some order", order)
+            wrong_value(function, "axis_order", "each of 0 .. A-1 once", order)
         arguments.check_sinusoidal_layout(function, self.layout)
         arguments.check_name(function, "axis_place", self.axis_place, _PLACES)
         arguments.check_name(function, "remainder", self.remainder, _REMAINDERS)
         if self.zero_position is not None and axes != 1:
-            wrong_value(function, "zero_position", "None where there are coordinates", axes)
+            wrong_value(function, "zero_position", "None with several coordinates", axes)
         if self.grid is not None and not isinstance(self.grid, GridCoordinates):
             wrong_type(function, "grid", "a GridCoordinates", type(self.grid).__name__)
         values = {
@@ -164,20 +165,20 @@ class SinusoidalSpec:
             object.__setattr__(self, name, value)
         for pairs in self.pairs:
             if self.inv_freq is not None and len(self.inv_freq) != pairs:
-                expected = f"{pairs} frequencies, as dim = {self.dim} has"
+                expected = f"{pairs} frequencies for dim = {self.dim}"
                 wrong_value(function, "inv_freq", expected, len(self.inv_freq))
             if self.inv_freq is None and pairs > 1 and self.shift >= pairs:
-                wrong_value(function, "shift", f"a number < {pairs}, the pairs", self.shift)
+                wrong_value(function, "shift", f"a number < {pairs}, its pairs", self.shift)
 
     def __repr__(self) -> str:
         return call(self, **{field.name: getattr(self, field.name) for field in fields(self)})
 
     @classmethod
     def from_preset(cls, name: str, dim: int, **options: Any) -> SinusoidalSpec:
-        """The convention of a project by its name, one of `sinusoidal_presets`.
+        """The convention of a project by name, one of `sinusoidal_presets`.
 
         Raises:
-            ValueError: an unknown name, options that the preset does not have or that do not fit.
+            ValueError: the name is unknown, or an option is unknown to the preset or does not fit.
 
         Example:
             >>> import posenc_native as pn
@@ -188,12 +189,12 @@ class SinusoidalSpec:
 
     @property
     def pairs(self) -> tuple[int, ...]:
-        """How many frequencies each coordinate has."""
+        """The number of frequencies of each coordinate."""
         axes = len(self.axis_order)
         width = self.dim - (axes if self.include_coordinates else 0)
         shares = self.shares or (1,) * axes
         unit = 2 * sum(shares)
-        whole, left = width // unit, width % unit  # torch.compile takes no divmod
+        whole, left = width // unit, width % unit  # torch.compile does not support divmod
         uneven = len(set(shares)) > 1
         if width < 0 or (left and (self.remainder == "error" or uneven)):
             also = f" and {self.dim - width} more" if self.include_coordinates else ""
@@ -215,19 +216,20 @@ class SinusoidalSpec:
         """The table at these positions.
 
         Args:
-            positions: of one coordinate, an int n for the n cells of the grid, or an array or
-                tensor of any shape. Of A coordinates, A ints (the shape of a grid), A arrays or
-                tensors that broadcast, or one ``[..., A]``. Bools are a mask of cells that are
-                there, ``[..., n]`` or ``[..., n_1 ... n_A]``: see `GridCoordinates`.
+            positions: for one coordinate, an int n for the n cells of the grid, or an array or
+                tensor of any shape. For A coordinates, A ints (the shape of a grid), A arrays or
+                tensors that broadcast, or one array or tensor ``[..., A]``. Bools are a mask of the
+                cells that are present, ``[..., n]`` or ``[..., n_1 ... n_A]``: see
+                `GridCoordinates`.
             dtype, device: as in `sinusoidal`: float16, bfloat16, float32 (default) or float64.
 
         Returns:
-            ``[..., dim]``; of a shape with `zero_rows`, ``[zero_rows + n_1 ... n_A, dim]``.
-            Gradients reach floating positions.
+            ``[..., dim]``; for a shape with `zero_rows`, ``[zero_rows + n_1 ... n_A, dim]``.
+            Gradients reach floating-point positions.
 
         Raises:
-            ValueError: coordinates that do not broadcast; with `logarithm` some that have none (of
-                tensors where they can be seen: on the CPU, while torch does not trace).
+            ValueError: coordinates do not broadcast; or, with `logarithm`, one has no logarithm (of
+                tensors, only if values can be read: on the CPU, while torch does not trace).
         """
         arrays, points = self._points(positions, dtype, device)
         tables = [self._table(arrays, points[axis], axis, dtype) for axis in self.axis_order]
@@ -256,7 +258,7 @@ class SinusoidalSpec:
         return table
 
     def _points(self, positions: Any, dtype: Any, device: Any) -> tuple[Arrays, list[Any]]:
-        """What to compute with, and each coordinate."""
+        """The engine to compute with, and each coordinate."""
         function, axes = "SinusoidalSpec", len(self.axis_order)
         grid = GridCoordinates() if self.grid is None else self.grid
         if _is_shape(positions, axes):
@@ -277,7 +279,7 @@ class SinusoidalSpec:
                 points = list(grid.of_mask(points[0], axes))
             elif not several and axes > 1:
                 if points[0].ndim == 0 or points[0].shape[-1] != axes:
-                    expected = f"{axes} coordinates as the last axis"
+                    expected = f"a last axis of {axes} coordinates"
                     wrong_value(function, "positions", expected, list(points[0].shape))
                 points = [points[0][..., axis] for axis in range(axes)]
         if self.logarithm:
@@ -290,7 +292,7 @@ class SinusoidalSpec:
         return arrays, points
 
     def _table(self, arrays: Arrays, point: Any, axis: int, dtype: Any) -> Any:
-        """[..., 2P] of one coordinate."""
+        """The table [..., 2P] of one coordinate."""
         pairs, base, scale = self.pairs[axis], self.base, self.scale
         base = base[axis] if isinstance(base, tuple) else base
         scale = scale[axis] if isinstance(scale, tuple) else scale
@@ -307,7 +309,7 @@ class SinusoidalSpec:
         return arrays.xp.concatenate([cos, sin] if self.layout == "cos_sin" else [sin, cos], -1)
 
     def _merged(self, xp: Any, tables: list[Any]) -> Any:
-        """The tables of all coordinates, the coordinate varying within."""
+        """The merged tables of all coordinates, in which the coordinate does not vary slowest."""
         *leading, width = tables[0].shape
         split = (width // 2, 2) if self.layout == "interleaved" else (2, width // 2)
         split_tables = [table.reshape(*leading, *split) for table in tables]
@@ -339,13 +341,13 @@ def sinusoidal_grid(
 ) -> Any:
     """Sinusoidal table of several coordinates: pixels, voxels, frames, boxes.
 
-    Only the coordinates themselves pass through sine and cosine: the table of a grid of H x W cells
-    is made of one of H rows and one of W.
+    Sines and cosines are computed only once per coordinate value: the table of a grid of H x W
+    cells is assembled from a table of H rows and one of W.
 
     Args:
         positions: the shape of a grid, ints; or its coordinates: arrays or tensors that broadcast,
             one for each axis, or one ``[..., A]``; or a mask ``[..., n_1 ... n_A]`` of bools, with
-            an `axis_order` that says how many axes are the grid's.
+            an `axis_order` whose length is the number of axes of the grid.
         dim: width of the table.
         axis_order: default the order of the coordinates.
         base, layout, shift, scale, axis_place, shares, remainder, grid: as in `SinusoidalSpec`:
@@ -353,7 +355,7 @@ def sinusoidal_grid(
         dtype, device: as in `sinusoidal`: float16, bfloat16, float32 (default) or float64.
 
     Returns:
-        ``[..., dim]``: for a shape, ``[*shape, dim]``. Gradients reach floating coordinates.
+        ``[..., dim]``; for a shape, ``[*shape, dim]``. Gradients reach floating-point coordinates.
 
     Raises:
         ValueError, TypeError: as in `SinusoidalSpec`.
@@ -375,7 +377,7 @@ def sinusoidal_grid(
             if not is_tensor(positions):
                 positions = as_array(function, "positions", positions)
             if arguments.dtype_name(positions.dtype) == "bool" or positions.ndim == 0:
-                expected = "the axes of a grid, for a mask or a single number"
+                expected = "the axes of the grid, for a mask or a single number"
                 wrong_value(function, "axis_order", expected, None)
             axes = positions.shape[-1]
         if not axes:
@@ -387,8 +389,8 @@ def sinusoidal_grid(
     )  # fmt: skip
     if len(axis_order) == 1 and isinstance(positions, (tuple, list)) and len(positions) == 1:
         positions = positions[0]
-    # By its name: torch.compile wants the hash of an object that it sees called, and of one that is
-    # made while it traces there is none (torch 2.11).
+    # By name: torch.compile needs the hash of an object whose call it sees, and an object made
+    # while it traces has none (torch 2.11).
     return spec.__call__(positions, dtype=dtype, device=device)
 
 
@@ -404,12 +406,12 @@ def _for_each_axis(
     if not isinstance(value, (tuple, list)):
         return check(function, argument, value)
     if len(value) != axes:
-        wrong_value(function, argument, f"a number, or {axes} of them", list(value))
+        wrong_value(function, argument, f"a number, or {axes} numbers", list(value))
     return tuple(check(function, argument, x) for x in value)
 
 
 def _is_shape(positions: Any, axes: int) -> bool:
-    """Whether these positions of so many coordinates are a size or a shape."""
+    """Whether these positions, for this number of coordinates, are a size or a shape."""
     if axes == 1:
         return isinstance(positions, (int, np.integer)) and not isinstance(positions, bool)
     return isinstance(positions, (tuple, list)) and all(
@@ -436,26 +438,26 @@ def _zeros(arrays: Arrays, like: Any, shape: tuple[int, ...]) -> Any:
 def sinusoidal_preset(
     name: str, positions: Any, dim: int, *, dtype: Any = None, device: Any = None, **options: Any
 ) -> ArrayOrTensor:
-    """A sinusoidal table as another project has it.
+    """A sinusoidal table in the convention of another project.
 
     Args:
         name: one of `sinusoidal_presets`.
-        positions: an int or a shape for those of the project, positions or coordinates, or a mask;
-            see `SinusoidalSpec`.
+        positions: an int or a shape for the project's default positions, or positions, coordinates
+            or a mask; see `SinusoidalSpec`.
         dim: width of the table.
         dtype, device: as in `sinusoidal`: float16, bfloat16, float32 (default) or float64.
-        options: those of the project, under its names: `sinusoidal_presets` shows them.
+        options: the project's options, under its names; `sinusoidal_presets` lists them.
 
     Returns:
-        ``[..., dim]``, the axes of a grid in front. (Owners that flatten a grid, put channels first
-        or repeat it for a batch do so to the same numbers.)
+        ``[..., dim]``, with the axes of a grid first. (Projects that flatten a grid, put channels
+        first or repeat it for a batch rearrange the same numbers.)
 
-    A model makes its `SinusoidalSpec.from_preset` once, when it is built, and calls that; under
-    ``torch.compile(dynamic=True)`` it has to.
+    A model should make `SinusoidalSpec.from_preset` once, when it is built, and call that; under
+    ``torch.compile(dynamic=True)`` it must.
 
     Raises:
-        ValueError: an unknown name or option; values that do not fit.
-        TypeError: arguments of a wrong kind.
+        ValueError: a name or option is unknown, or a value does not fit.
+        TypeError: an argument has a wrong type.
 
     Example:
         >>> import posenc_native as pn
@@ -470,5 +472,5 @@ def sinusoidal_preset(
                 [ 0.  ,  0.  ,  0.  ,  0.  ]]], dtype=float32)
     """
     spec = SinusoidalSpec(**spec_arguments("sinusoidal_preset", name, dim, options))
-    # By its name, as in sinusoidal_grid.
+    # By name, as in sinusoidal_grid.
     return spec.__call__(positions, dtype=dtype, device=device)

@@ -1,4 +1,4 @@
-"""Sinusoidal tables: written down, added to activations, shifted.
+"""Sinusoidal tables: computed, added to activations, shifted.
 
 row of position p, dim = 2P, w_i = scale * base^(-i / (P - shift))
 
@@ -6,8 +6,8 @@ interleaved   sin(p w0) cos(p w0) sin(p w1) cos(p w1) ...     "Attention Is All 
 sin_cos       sin(p w0) sin(p w1) ... cos(p w0) cos(p w1) ... tensor2tensor, fairseq, Whisper
 cos_sin       cos(p w0) cos(p w1) ... sin(p w0) sin(p w1) ... DiT, GLIDE
 
-Other conventions, of one coordinate or of several, are a `SinusoidalSpec`, which puts such tables
-together (spec.py); presets.py has those of other projects by name.
+Other conventions, with one or several coordinates, are a `SinusoidalSpec`, which combines such
+tables (spec.py); presets.py has the conventions of other projects by name.
 """
 
 from __future__ import annotations
@@ -92,36 +92,37 @@ def sinusoidal(
     """Table of sines and cosines, exact at every position.
 
     The angle of pair i at position p is ``p * scale * base ** (-i / (dim / 2 - shift))`` radians.
-    Positions are integers of up to 64 bits or floats of magnitude below 2^63. Results of position
-    p are within ``1.2e-7 + 2^-62 |p|`` of the true value in float32 (the second term counts from
-    2^38 on), correctly rounded in float16 and bfloat16 (except where the true value is within 2e-7
-    of a rounding boundary), and within ``4e-16 + 2^-60 |p|`` in float64. Past a scale of 2^38 the
-    second term is ``2^-98 |scale p|``: frequencies are no better.
+    Positions are integers of up to 64 bits or floats of magnitude below 2^63. Results at position p
+    are within ``1.2e-7 + 2^-62 |p|`` of the true value in float32 (the second term matters from
+    2^38 on), correctly rounded in float16 and bfloat16 (except if the true value is within 2e-7 of
+    a rounding boundary), and within ``4e-16 + 2^-60 |p|`` in float64. Beyond a scale of 2^38 the
+    second term is ``2^-98 |scale p|``, the precision of the frequencies.
 
     Args:
         positions: an int n for 0 .. n-1, or an array or tensor of any shape.
         dim: width of the table, even.
         base: ratio of the longest to the shortest wavelength, > 0.
-        layout: "interleaved", "sin_cos" or "cos_sin"; see the module's head.
-        shift: 0 for the exponent 2i/dim of the paper, 1 for i/(dim/2 - 1) of tensor2tensor.
+        layout: "interleaved", "sin_cos" or "cos_sin"; see the module docstring.
+        shift: 0 for the paper's exponent 2i/dim, 1 for tensor2tensor's i/(dim/2 - 1).
         scale: factor of the angle.
         dtype: float16, bfloat16, float32 (default) or float64, of NumPy or torch. A torch dtype
             makes the result a tensor.
         device: torch device of the result; makes it a tensor.
-        out: array or tensor ``positions.shape + (dim,)`` to write the result to.
+        out: array or tensor ``positions.shape + (dim,)`` for the result.
 
     Returns:
-        ``positions.shape + (dim,)``: an array, or a tensor for tensors. Gradients reach floating
-        positions (timesteps, boxes): ``w cos`` and ``-w sin``, exact as the table is, summed in
-        float32 (float64 for float64), of any order.
+        ``positions.shape + (dim,)``: an array, or a tensor for tensors. Gradients reach
+        floating-point positions (timesteps, boxes): ``w cos`` and ``-w sin``, as exact as the
+        table, summed in float32 (float64 for float64), of any order.
 
     Raises:
-        ValueError: odd dim, unknown layout, base <= 0, shift >= dim / 2, positions that are not
-            finite, a mismatched or overlapping `out`, an `out` where positions require a gradient,
-            a result that no memory can hold.
-        TypeError: positions of bool, complex or 16-bit float dtype; an impossible dtype.
+        ValueError: dim is odd, layout is unknown, base <= 0, shift >= dim / 2, positions are not
+            finite, `out` does not match or overlaps, `out` is given although positions require a
+            gradient, or no memory can hold the result.
+        TypeError: positions have a bool, complex or 16-bit float dtype, or a dtype is not
+            supported.
 
-    Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.5; the shift is that of
+    Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.5; the shift is from
     tensor2tensor's ``get_timing_signal_1d``.
 
     Example:
@@ -169,24 +170,23 @@ def add_sinusoidal(
     out: Any = None,
     **unknown: NoReturn,
 ) -> Any:
-    """``x * x_scale + alpha * table`` in one pass; the table is never in memory.
+    """Add a sinusoidal table in one pass, never in memory: ``x * x_scale + alpha * table``.
 
     Args:
-        x: ``[..., seq, dim]``, float16, bfloat16, float32 or float64, of any strides.
-        positions: None for 0 .. seq-1, an int p for p .. p + seq-1, ``[seq]``, or one for every
-            row, ``x.shape[:-1]``, where axes but the last may be 1: the same for all rows along
-            them.
-        x_scale: factor of x (the Transformer paper has sqrt(dim)).
+        x: ``[..., seq, dim]``, float16, bfloat16, float32 or float64, with any strides.
+        positions: None for 0 .. seq-1, an int p for p .. p + seq-1, ``[seq]``, or one for each row,
+            ``x.shape[:-1]``, where all axes except the last may be 1 to broadcast.
+        x_scale: factor of x (sqrt(dim) in the Transformer paper).
         alpha: factor of the table.
         base, layout, shift, scale: as in `sinusoidal`: numbers, layout a name.
-        out: where the result goes; `x` itself adds in place.
+        out: memory for the result; `x` itself adds in place.
 
     Returns:
-        An array or tensor like `x`. The sum is formed in float32 (float64 for float64) and rounded
-        once. Gradients reach `x` and floating positions.
+        An array or tensor like `x`. The sum is computed in float32 (float64 for float64) and
+        rounded once. Gradients reach `x` and floating-point positions.
 
     Raises:
-        ValueError, TypeError: as in `sinusoidal`; also for `x` of fewer than two axes.
+        ValueError, TypeError: as in `sinusoidal`; or `x` has fewer than two axes.
 
     Example:
         >>> import numpy as np
@@ -233,7 +233,7 @@ def shift_matrix(
 ) -> npt.NDArray[np.float64]:
     """The linear map that moves a sinusoidal table by `offset` positions.
 
-    Each pair is turned by its angle at `offset`, which is why attention can learn to look a fixed
+    It rotates each pair by its angle at `offset`. This is why attention can learn to look a fixed
     distance away: ``sinusoidal(p, ...) @ shift_matrix(k, ...) == sinusoidal(p + k, ...)``.
 
     Args:
@@ -247,7 +247,7 @@ def shift_matrix(
     Raises:
         ValueError, TypeError: as in `sinusoidal`.
 
-    Source: Vaswani et al. 2017, section 3.5, spelled out.
+    Source: Vaswani et al. 2017, section 3.5, written out.
 
     Example:
         >>> import numpy as np

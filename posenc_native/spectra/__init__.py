@@ -1,1 +1,1 @@
-"""Which angle a position makes: frequencies, their scalings, the axes that drive them."""
+"""From positions to angles: frequencies, their scalings, and the axes that drive them."""

@@ -1,7 +1,7 @@
-"""Which position axis turns which pair, at which frequency, where tokens have several positions.
+"""The position axis and the frequency of each pair, if tokens have several positions.
 
 mrope_axis_map     text with images: time, height, width share the frequencies of one head
-axial_arguments    patches of an image: each axis has frequencies of its own
+axial_arguments    patches of an image: each axis has its own frequencies
 """
 
 from __future__ import annotations
@@ -41,38 +41,40 @@ def mrope_axis_map(
     pairs: int | None = None,
     leftover: int = 0,
 ) -> npt.NDArray[np.int64]:
-    """Which position axis drives each pair, where a configuration gives numbers of pairs.
+    """The position axis that drives each pair, from the number of pairs per axis (M-RoPE).
 
     Axes are numbered as in positions ``[A, b, s]``: 0 time, 1 height, 2 width.
 
     Args:
-        section: how many pairs each axis drives, ``mrope_section`` of a configuration; together P.
-        order: how they lie among the P pairs, whose frequencies fall from first to last:
+        section: the number of pairs that each axis drives, ``mrope_section`` of a configuration;
+            the sum is P.
+        order: the order of the axes among the P pairs, whose frequencies fall from first to last:
 
             ============= ==================================================== ===================
             sectioned     the pairs of axis 0, then those of axis 1 ...        Qwen2-VL, GLM-4V,
                                                                                XD-RoPE (four axes)
-            interleaved   pair p drives axis p mod A while p < A * section;    Qwen3-VL, Qwen3.5
-                          the rest go to axis `leftover`
+            interleaved   axis p mod A drives pair p while p < A * section;    Qwen3-VL, Qwen3.5
+                          the other pairs go to axis `leftover`
             spatial_first section is of height, width, time: height and width  ERNIE-4.5-VL
                           alternate, then time (axis 0)
-            round_robin   axes take turns; one that has its pairs is passed    GLM in SGLang
+            round_robin   axes take turns; an axis with all its pairs is       GLM in SGLang
+                          skipped
             ============= ==================================================== ===================
-        pairs: with "interleaved", P itself: the rule is then applied to as many pairs, whatever the
-            sections add up to, as transformers and timm do (``[8, 12, 12]`` of 32 pairs gives 10,
-            11 and 11). None wants sections that come out as they say.
-        leftover: with "interleaved", the axis of pairs that no section takes. ggml's IMROPE, whose
-            positions have a fourth row, gives them that one: 3. At most one axis more than the
-            sections have.
+        pairs: with "interleaved", P itself: the rule is then applied to this number of pairs, even
+            if the sections have another sum, as in transformers and timm (``[8, 12, 12]`` with 32
+            pairs gives 10, 11 and 11). None requires sections that the rule reproduces exactly.
+        leftover: with "interleaved", the axis of the pairs that no section takes. ggml's IMROPE,
+            whose positions have a fourth row, gives them that axis: 3. At most one axis more than
+            the sections have.
 
     Returns:
         int64 ``[P]``.
 
     Raises:
-        ValueError: an unknown order, fewer than two sections, a negative one, sections that the
-            order cannot hold (unequal height and width of "spatial_first", an axis of "interleaved"
-            that would run past the last pair), a leftover that leaves axes out.
-        TypeError: sections that are not integers.
+        ValueError: the order is unknown; there are fewer than two sections, or one is negative; the
+            order cannot hold the sections ("spatial_first" with unequal height and width,
+            "interleaved" with an axis that would run past the last pair); or `leftover` omits axes.
+        TypeError: the sections are not integers.
 
     Source: Wang et al. 2024, "Qwen2-VL"; the text rotary embeddings of Qwen2-VL, Qwen3-VL and
     ERNIE-4.5-VL in transformers; ``mrope_interleaved_glm`` in SGLang; ``ggml_mrope_cache_init``.
@@ -97,7 +99,7 @@ def mrope_axis_map(
         wrong_value(function, "section", "two or more sections", counts)
     for argument, total in (("section", sum(counts)), ("pairs", pairs)):
         if total is not None and arguments.size(function, argument, total) > MOST_PAIRS:
-            wrong_value(function, argument, f"{MOST_PAIRS} pairs or less", total)
+            wrong_value(function, argument, f"at most {MOST_PAIRS} pairs", total)
     leftover = arguments.size(function, "leftover", leftover)
     if leftover > len(counts):
         expected = f"an axis in 0 .. {len(counts)}, at most one more than the sections have"
@@ -107,12 +109,12 @@ def mrope_axis_map(
     if leftover:
         wrong_value(function, "leftover", f"0 with order {order!r}", leftover)
     if pairs is not None and arguments.size(function, "pairs", pairs) != sum(counts):
-        wrong_value(function, "section", f"{pairs} pairs in all", counts)
+        wrong_value(function, "section", f"{pairs} pairs in total", counts)
     if order == "sectioned":
         return np.repeat(np.arange(len(counts)), counts)
     if order == "spatial_first":
         if len(set(counts[:-1])) > 1:
-            wrong_value(function, "section", "as many pairs of height as of width", counts)
+            wrong_value(function, "section", "as many pairs for height as for width", counts)
         spatial = np.tile(np.arange(1, len(counts)), counts[0])
         return np.concatenate([spatial, np.zeros(counts[-1], np.int64)])
     return _round_robin(counts)
@@ -127,7 +129,7 @@ def _interleaved_sections(
     for axis, count in enumerate(counts[1:], 1):
         most = len(range(axis, total, axes))
         if pairs is None and count > most:
-            expected = f"at most {most} pairs of axis {axis}, one of every {axes}"
+            expected = f"at most {most} pairs for axis {axis}, one in every {axes}"
             wrong_value(function, "section", expected, counts)
     pair = np.arange(total)
     return np.where(pair < axes * np.array(counts)[pair % axes], pair % axes, leftover)
@@ -160,10 +162,10 @@ def axial_arguments(
     rotary_dim: int | None = None,
     tiled: bool = False,
 ) -> dict[str, Any]:
-    """What `axial_rotary` makes a rotation of: head_dim, inv_freq, axis_map and pairing.
+    """The arguments of a rotation for `axial_rotary`: head_dim, inv_freq, axis_map and pairing.
 
     Arguments and errors are those of `axial_rotary`. There is one frequency and one axis for each
-    pair; where `tiled`, one for each dim.
+    pair; with `tiled`, for each dim.
     """
     function = "axial_rotary"
     head_dim = arguments.size(function, "head_dim", head_dim)
@@ -189,7 +191,7 @@ def axial_arguments(
         wrong_type(function, "tiled", "a bool", type(tiled).__name__)
     if tiled:
         if order != "sectioned":
-            wrong_value(function, "order", "'sectioned' where tiled", repr(order))
+            wrong_value(function, "order", "'sectioned' with tiled", repr(order))
         of_place, places = np.tile(of_place, 2), np.tile(places, 2)
     elif order == "interleaved":
         of_place, places = of_place.T, places.T
@@ -209,8 +211,8 @@ def _frequencies_of_places(
     arguments.check_name(function, "spectrum", spectrum, _SPECTRA)
     if inv_freq is not None:
         if (base, spectrum, freq_scale) != (10000.0, "per_axis", 1.0):
-            got = "inv_freq and one of them"
-            wrong_value(function, "base, spectrum, freq_scale", "no inv_freq", got)
+            got = "at least one"
+            wrong_value(function, "base, spectrum, freq_scale", "none beside inv_freq", got)
         given = arguments.as_array(function, "inv_freq", inv_freq)
         arguments.check_dtype(function, "inv_freq", given.dtype, arguments.FREQUENCY_DTYPES)
         arguments.check_shape(function, "inv_freq", given.shape, (count,))

@@ -1,4 +1,4 @@
-"""Frequencies by the formula ``base^(-i / (dim / 2 - shift))``, exact and rounded once."""
+"""Frequencies from the formula ``base^(-i / (dim / 2 - shift))``, exact and rounded once."""
 
 from __future__ import annotations
 
@@ -38,19 +38,20 @@ def frequencies(
             ``dim / 2``.
 
     Returns:
-        float64 [dim // 2], radians a position: ``base ** (-i / (dim / 2 - shift))``, each the
+        float64 [dim // 2], radians per position: ``base ** (-i / (dim / 2 - shift))``, each the
         nearest float64 to the exact value.
 
     Raises:
-        ValueError: odd or negative dim, base <= 0, shift >= dim / 2, frequencies of 2^63 and more.
-        TypeError: an argument that is not a number.
+        ValueError: dim is odd or negative, base <= 0, shift >= dim / 2, or a frequency is 2^63 or
+            more.
+        TypeError: an argument is not a number.
 
     Example:
         >>> frequencies(8)
         array([1.   , 0.1  , 0.01 , 0.001])
 
     Source: Vaswani et al. 2017 (arXiv:1706.03762), section 3.5; `shift` as in
-    ``get_timestep_embedding`` of diffusers.
+    ``get_timestep_embedding`` in diffusers.
     """
     function = "frequencies"
     if unknown or dim is MISSING:
@@ -66,9 +67,9 @@ def frequencies(
 def wavelengths(
     dim: int, base: float = 10000.0, *, shift: float = 0.0, **unknown: NoReturn
 ) -> FloatArray:
-    """Wavelengths of a sinusoidal encoding, positions a turn.
+    """Wavelengths of a sinusoidal encoding, in positions per turn.
 
-    Args and errors are those of `frequencies`.
+    Arguments and errors are those of `frequencies`.
 
     Returns:
         float64 [dim // 2]: ``2 * pi / frequency``, each the nearest float64 to the exact value.
@@ -95,8 +96,8 @@ def checked_frequencies(
 def exact_frequencies(
     dim: int, base: float, shift: float = 0.0, scale: float = 1.0
 ) -> tuple[Decimal, ...]:
-    """As `checked_frequencies`, of arguments that are checked."""
-    # 136 bytes each: those of a wide table are not kept.
+    """As `checked_frequencies`, for arguments that have been checked."""
+    # They take 136 bytes each, so those of a wide table are not kept.
     formula = _exact_frequencies if dim <= _KEPT_DIM else _exact_frequencies.__wrapped__
     return formula(dim, base, shift, scale)
 
@@ -108,7 +109,7 @@ _KEPT_DIM = 2**13
 def rounded_frequencies(
     dim: int, base: float, shift: float = 0.0, scale: float = 1.0
 ) -> FloatArray:
-    """The nearest float64 to each of `exact_frequencies`; read-only, as it is kept."""
+    """The nearest float64 to each of `exact_frequencies`; read-only, because it is cached."""
     rounded = np.array(
         [float(frequency) for frequency in exact_frequencies(dim, base, shift, scale)], np.float64
     )

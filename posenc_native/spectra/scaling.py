@@ -1,14 +1,13 @@
 """Frequencies of rotary encodings, and their scalings as a table of rules.
 
-Frequencies are radians a position. Those of the plain formula are correctly rounded float64
+Frequencies are in radians per position. Those of the plain formula are correctly rounded float64
 (frequencies.py); the scalings (linear, NTK, YaRN, LongRoPE ...) are float64 arithmetic on them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -19,10 +18,28 @@ from posenc_native.base.constants import constant_without_tensors
 from posenc_native.base.suggestions import vocabulary
 
 from .frequencies import FloatArray, rounded_frequencies
+from .scaling_values import (
+    KEYS_OF_EVERY_TYPE,
+    ROTARY_SCALINGS,
+    RotaryBlend,
+    ScalingValues,
+    rope_type,
+)
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     import torch
+
+# The rules below fill the register, so other modules import it from here.
+__all__ = [
+    "KEYS_OF_EVERY_TYPE",
+    "ROTARY_SCALINGS",
+    "RotaryBlend",
+    "rotary_blend",
+    "rotary_frequencies",
+    "scaled_frequencies",
+    "softmax_correction",
+]
 
 
 @constant_without_tensors
@@ -35,11 +52,11 @@ def rotary_frequencies(
     seq_len: int | npt.ArrayLike | torch.Tensor | None = None,
     **unknown: NoReturn,
 ) -> tuple[FloatArray, float]:
-    """Frequencies of a rotary encoding, scaled to a longer context where asked.
+    """Frequencies of a rotary encoding, optionally scaled to a longer context.
 
     Args:
         rotary_dim: number of rotated dims of a head, even. For rope_type "proportional" the whole
-            head, of which the share ``partial_rotary_factor`` gets a frequency above 0.
+            head; the share ``partial_rotary_factor`` of it gets a frequency above 0.
         base: "theta", above 0.
         scaling: None, or a mapping in the form of Hugging Face configurations with a "rope_type"
             (older: "type") and the keys of that type:
@@ -62,23 +79,24 @@ def rotary_frequencies(
                          head of ``rotary_dim / axes`` dims
             ============ ========================================================================
 
-            A key that is None counts as absent ("truncate" as False, as transformers and vLLM read
-            it). "rope_theta" takes the place of a base left at 10000. "max_position_embeddings" is
-            the top-level value of a configuration, which "yarn" and "longrope" need when they have
-            no "factor"; where "original_max_position_embeddings" is missing, it takes its place.
-            "partial_rotary_factor" is read by "proportional" alone: for all others rotary_dim is
-            the share of the head already.
+            A key that is None counts as absent ("truncate" as False, as in transformers and vLLM).
+            "rope_theta" replaces a base left at 10000. "max_position_embeddings" is the top-level
+            value of a configuration; "yarn" and "longrope" need it if they have no "factor", and it
+            replaces a missing "original_max_position_embeddings". Only "proportional" reads
+            "partial_rotary_factor"; for all other types rotary_dim is already the rotated share of
+            the head.
         seq_len: length of the sequence, for "dynamic" and "longrope", or as the key "seq_len": a
-            number of Python or NumPy, or an array or tensor without axes. Without it they are as
-            for short sequences.
+            Python or NumPy number, or an array or tensor without axes. Without it, these types use
+            their frequencies for short sequences.
 
     Returns:
-        ``(inv_freq, attention_factor)``: float64 [rotary_dim // 2] in radians a position, and the
+        ``(inv_freq, attention_factor)``: float64 [rotary_dim // 2] in radians per position, and the
         factor for both cos and sin. For the softmax scale see `softmax_correction`.
 
     Raises:
-        ValueError: odd rotary_dim, unknown rope_type, a key missing, unknown to it or nonsense.
-        TypeError: an argument or value of the wrong kind.
+        ValueError: rotary_dim is odd, rope_type is unknown, or a key is missing, unknown or
+            invalid.
+        TypeError: an argument or value has a wrong type.
 
     Example:
         >>> rotary_frequencies(4, scaling={"rope_type": "linear", "factor": 4.0})
@@ -103,12 +121,12 @@ def rotary_frequencies(
 def scaled_frequencies(
     function: str, dim: int, base: float, scaling: Mapping[str, Any] | None
 ) -> tuple[FloatArray, float]:
-    """As `rotary_frequencies`; an odd dim has a frequency for its last, lone dim too.
+    """As `rotary_frequencies`; with an odd dim, the last, unpaired dim has a frequency too.
 
-    Models whose share of a head is an odd number of dims rotate one dim more.
+    Models whose rotated share of a head is an odd number of dims rotate one dim more.
     """
     theta, values = _read_scaling(function, base, scaling)
-    with np.errstate(all="ignore"):  # what no float64 can hold is refused below
+    with np.errstate(all="ignore"):  # values that no float64 can hold are refused below
         inv_freq, factor = ROTARY_SCALINGS[values.rope_type].compute(dim, theta, values)
     if not (inv_freq < arguments.FREQUENCY_LIMIT).all():
         wrong_value(function, "scaling", "frequencies below 2^63", "larger or NaN")
@@ -120,7 +138,7 @@ def scaled_frequencies(
 def rotary_blend(
     function: str, dim: int, base: float, scaling: Mapping[str, Any] | None
 ) -> RotaryBlend | None:
-    """Which pairs a scaling keeps and which it slows; None if it treats all alike."""
+    """The pairs that a scaling keeps and those that it slows; None if it treats all pairs alike."""
     theta, values = _read_scaling(function, base, scaling)
     blend = ROTARY_SCALINGS[values.rope_type].blend
     return None if blend is None else blend(dim, theta, values)
@@ -128,34 +146,34 @@ def rotary_blend(
 
 def _read_scaling(
     function: str, base: float, scaling: Mapping[str, Any] | None
-) -> tuple[float, _Values]:
-    """The base, which a scaling may bring along, and the values of the scaling."""
-    values = _Values(function, scaling)
+) -> tuple[float, ScalingValues]:
+    """The base, which a scaling may include, and the values of the scaling."""
+    values = ScalingValues(function, scaling)
     theta = values.number("rope_theta", base)
     if theta != base and base != 10000.0:
-        wrong_value(function, "base", f"scaling['rope_theta'] = {theta} or none", base)
+        wrong_value(function, "base", f"scaling['rope_theta'] = {theta} or no base", base)
     return theta, values
 
 
 def softmax_correction(scaling: Mapping[str, Any] | None) -> float:
-    """What YaRN with "mscale_all_dim" multiplies the softmax scale by, besides its frequencies.
+    """The factor by which YaRN with "mscale_all_dim" multiplies the softmax scale.
 
-    DeepSeek-V2 and its relatives split YaRN's attention factor: a part goes into cos and sin (the
-    attention_factor of `rotary_frequencies`), the rest into the scale of the scores,
+    DeepSeek-V2 and related models split YaRN's attention factor: one part goes into cos and sin
+    (the attention_factor of `rotary_frequencies`), the other into the scale of the scores,
     ``head_dim ** -0.5 * softmax_correction(scaling)``, because latent attention rotates only some
-    dims of a head. The frequencies do not show it: leave it out and attention is too flat by this
+    dims of a head. The frequencies do not include it. If you omit it, attention is too flat by this
     factor.
 
-    The model applies it. Models of transformers with multi-head latent attention do (DeepSeek-V2
-    and V3, Mistral 4, MiniCPM3, GLM-4.7-Flash, LongCat-Flash ...); others with the same keys, such
-    as Ministral 3, do not: see `explain`.
+    The model applies it. In transformers, models with multi-head latent attention do (DeepSeek-V2
+    and V3, Mistral 4, MiniCPM3, GLM-4.7-Flash, LongCat-Flash ...); other models with the same keys,
+    such as Ministral 3, do not: see `explain`.
 
     Args:
         scaling: as in `rotary_frequencies`: a mapping with "rope_type" and its numbers, or None.
 
     Returns:
         ``(0.1 * mscale_all_dim * ln(factor) + 1) ** 2`` for rope_type "yarn" with a factor above 1
-        and an "mscale_all_dim" other than 0; else 1.0.
+        and an "mscale_all_dim" other than 0; otherwise 1.0.
 
     Raises:
         ValueError, TypeError: as in `rotary_frequencies`.
@@ -166,7 +184,7 @@ def softmax_correction(scaling: Mapping[str, Any] | None) -> float:
 
     Source: ``DeepseekV3Attention`` of DeepSeek-V3 and transformers 5 (``yarn_apply_mscale``).
     """
-    values = _Values("softmax_correction", scaling)
+    values = ScalingValues("softmax_correction", scaling)
     weight = values.number("mscale_all_dim", 0.0) if values.rope_type == "yarn" else 0.0
     if not weight:
         return 1.0
@@ -176,180 +194,29 @@ def softmax_correction(scaling: Mapping[str, Any] | None) -> float:
     return mscale**2
 
 
-class _Values:
-    """Reads a scaling; a value that is missing or nonsense is an error with its key."""
-
-    def __init__(self, function: str, scaling: Mapping[str, Any] | None) -> None:
-        if scaling is None:
-            scaling = {}
-        if not isinstance(scaling, Mapping):
-            wrong_type(function, "scaling", "a mapping or None", type(scaling).__name__)
-        self.function = function
-        self._given = {
-            key: arguments.plain(value) for key, value in scaling.items() if value is not None
-        }
-        if "truncate" in scaling and scaling["truncate"] is None:
-            self._given["truncate"] = False
-        rope_type = self._given.get("rope_type", self._given.get("type", "default"))
-        if not isinstance(rope_type, str):
-            wrong_type(function, self._name("rope_type"), "a str", type(rope_type).__name__)
-        self.rope_type: str = rope_type
-        rule = ROTARY_SCALINGS.get(self.rope_type)
-        if rule is None:
-            expected = f"one of {', '.join(ROTARY_SCALINGS)}"
-            wrong_value(function, "scaling['rope_type']", expected, repr(self.rope_type))
-        for key in scaling:
-            if key not in rule.keys and key not in KEYS_OF_EVERY_TYPE:
-                keys = ", ".join(rule.keys) or "it has none"
-                expected = f"a key of rope_type {self.rope_type} ({keys})"
-                wrong_value(function, "scaling", expected, repr(key))
-        for key in self._given:
-            if key in _POSITIVE or key in _NOT_NEGATIVE:
-                self.number(key)
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._given
-
-    def number(self, key: str, default: float | None = None) -> float:
-        """The number at key, which is positive unless the key stands in _NOT_NEGATIVE."""
-        value = arguments.finite_number(self.function, self._name(key), self._get(key, default))
-        if value < 0 or (value == 0 and key in _POSITIVE):
-            self.wrong(key, "a number > 0" if key in _POSITIVE else "a number >= 0", value)
-        return value
-
-    def trained(self) -> float:
-        """Positions of the first training; a configuration without them was not extended."""
-        original, longest = "original_max_position_embeddings", "max_position_embeddings"
-        return self.number(longest if original not in self and longest in self else original)
-
-    def count(self, key: str, default: int) -> int:
-        """The int at key, 1 or more."""
-        value = arguments.size(self.function, self._name(key), self._get(key, default))
-        if value == 0:
-            self.wrong(key, "an int > 0", value)
-        return value
-
-    def flag(self, key: str, default: bool) -> bool:
-        """The bool at key."""
-        value = self._get(key, default)
-        if not isinstance(value, bool):
-            wrong_type(self.function, self._name(key), "a bool", type(value).__name__)
-        return value
-
-    def numbers(self, key: str, count: int) -> FloatArray:
-        """The list of `count` numbers above 0 at key."""
-        values = self._get(key)
-        if not isinstance(values, (list, tuple, np.ndarray)) or getattr(values, "ndim", 1) != 1:
-            wrong_type(self.function, self._name(key), "a list", type(values).__name__)
-        if len(values) != count:
-            self.wrong(key, f"{count} numbers, one a frequency", f"{len(values)} of them")
-        name = self._name(key)
-        return np.array([arguments.positive_number(self.function, name, v) for v in values])
-
-    def wrong(self, key: str, expected: str, got: object) -> NoReturn:
-        """Raise the ValueError that names the key."""
-        wrong_value(self.function, self._name(key), expected, got)
-
-    def _get(self, key: str, default: Any = None) -> Any:
-        value = self._given.get(key, default)
-        if value is None:
-            self.wrong(key, f"a value, which {self.rope_type} needs", "none")
-        return value
-
-    @staticmethod
-    def _name(key: str) -> str:
-        return f"scaling[{key!r}]"
-
-
-# A rule takes (dim, base, values) and gives (inv_freq, attention_factor).
-_Rule = Callable[[int, float, _Values], tuple[FloatArray, float]]
-
-
-@dataclass(frozen=True)
-class RotaryBlend:
-    """How YaRN and Llama 3 scale: fast pairs keep their frequency, slow ones are slowed.
-
-    Attributes:
-        trained: positions of the first training.
-        fast: (key, turns): pairs that turn more often within `trained` are kept, to whole pairs.
-        slow: (key, turns): pairs that turn less often are slowed in full, likewise.
-        kept, slowed: [P], the shares of each pair; they add up to 1.
-    """
-
-    trained: float
-    fast: tuple[str, float]
-    slow: tuple[str, float]
-    kept: FloatArray
-    slowed: FloatArray
-
-    def of(self, plain: FloatArray, factor: float) -> FloatArray:
-        """The frequencies, scaled."""
-        return plain / factor * self.slowed + plain * self.kept
-
-
-_Blend = Callable[[int, float, _Values], RotaryBlend]
-
-
-@dataclass(frozen=True)
-class RotaryScaling:
-    """How one rope_type scales the frequencies, the keys that it reads, and what it keeps."""
-
-    compute: _Rule
-    keys: tuple[str, ...]
-    blend: _Blend | None = None
-
-
-# Keys that configurations of every type may have; most types read none of them.
-KEYS_OF_EVERY_TYPE = (
-    "rope_type", "type", "rope_theta", "partial_rotary_factor", "max_position_embeddings",
-    "original_max_position_embeddings", "mrope_section", "mrope_interleaved", "seq_len",
-)  # fmt: skip
-
-_POSITIVE = frozenset((
-    "alpha", "attention_factor", "beta_fast", "beta_slow", "factor", "high_freq_factor",
-    "long_mscale", "low_freq_factor", "max_position_embeddings",
-    "original_max_position_embeddings", "rope_theta", "short_mscale",
-))  # fmt: skip
-
-_NOT_NEGATIVE = frozenset(
-    ("mixed_b", "mscale", "mscale_all_dim", "partial_rotary_factor", "seq_len")
-)
-
-ROTARY_SCALINGS: dict[str, RotaryScaling] = {}
-
-
-def _rope_type(name: str, *keys: str, blend: _Blend | None = None) -> Callable[[_Rule], _Rule]:
-    """Enter the decorated rule, which reads these keys, into ROTARY_SCALINGS."""
-
-    def enter(rule: _Rule) -> _Rule:
-        ROTARY_SCALINGS[name] = RotaryScaling(rule, keys, blend)
-        return rule
-
-    return enter
-
-
-@_rope_type("default")
-def _default(dim: int, base: float, values: _Values) -> tuple[FloatArray, float]:
+@rope_type("default")
+def _default(dim: int, base: float, values: ScalingValues) -> tuple[FloatArray, float]:
     plain = rounded_frequencies(dim, base)
     if dim and not plain[-1] < arguments.FREQUENCY_LIMIT:
         wrong_value(values.function, "base", "frequencies below 2^63", base)
     return plain.copy(), 1.0
 
 
-def _plain(dim: int, base: float, values: _Values) -> FloatArray:
+def _plain(dim: int, base: float, values: ScalingValues) -> FloatArray:
     return _default(dim, base, values)[0]
 
 
-@_rope_type("linear", "factor")
-def _linear(dim: int, base: float, values: _Values) -> tuple[FloatArray, float]:
+@rope_type("linear", "factor")
+def _linear(dim: int, base: float, values: ScalingValues) -> tuple[FloatArray, float]:
     return _plain(dim, base, values) / values.number("factor"), 1.0
 
 
-@_rope_type("ntk", "factor", "mixed_b")
-def _ntk(dim: int, base: float, values: _Values) -> tuple[FloatArray, float]:
+@rope_type("ntk", "factor", "mixed_b")
+def _ntk(dim: int, base: float, values: ScalingValues) -> tuple[FloatArray, float]:
     factor = values.number("factor")
     if "mixed_b" not in values:
-        # The stretched base and the division of all frequencies divide the lowest by `factor`.
+        # The stretched base and the division of all frequencies together divide the lowest
+        # frequency by `factor`.
         by = factor ** (2 / dim) if dim else 1.0
         return _plain(dim, _stretched(base, factor, "factor", values), values) / by, 1.0
     power = values.number("mixed_b")
@@ -357,14 +224,14 @@ def _ntk(dim: int, base: float, values: _Values) -> tuple[FloatArray, float]:
     return _plain(dim, base, values) / factor ** ((2 * pairs / max(dim, 1)) ** power), 1.0
 
 
-@_rope_type("ntk_alpha", "alpha")
-def _ntk_alpha(dim: int, base: float, values: _Values) -> tuple[FloatArray, float]:
+@rope_type("ntk_alpha", "alpha")
+def _ntk_alpha(dim: int, base: float, values: ScalingValues) -> tuple[FloatArray, float]:
     return _ntk_stretched(dim, base, values.number("alpha"), "alpha", values), 1.0
 
 
-@_rope_type("dynamic", "factor", "alpha", "max_position_embeddings")
-def _dynamic(dim: int, base: float, values: _Values) -> tuple[FloatArray, float]:
-    if "alpha" in values:  # HunYuan's fixed stretch goes by the same name
+@rope_type("dynamic", "factor", "alpha", "max_position_embeddings")
+def _dynamic(dim: int, base: float, values: ScalingValues) -> tuple[FloatArray, float]:
+    if "alpha" in values:  # HunYuan's fixed stretch has the same name
         return _ntk_alpha(dim, base, values)
     factor = values.number("factor")
     if "seq_len" not in values:
@@ -375,17 +242,19 @@ def _dynamic(dim: int, base: float, values: _Values) -> tuple[FloatArray, float]
     return _ntk_stretched(dim, base, alpha, "factor", values), 1.0
 
 
-def _ntk_stretched(dim: int, base: float, alpha: float, key: str, values: _Values) -> FloatArray:
-    """Frequencies of a base that makes the longest wavelength alpha times as long."""
-    if dim > 2:  # a single pair has frequency base^0, whatever the base
+def _ntk_stretched(
+    dim: int, base: float, alpha: float, key: str, values: ScalingValues
+) -> FloatArray:
+    """Frequencies for a base that makes the longest wavelength alpha times as long."""
+    if dim > 2:  # a single pair has frequency base^0 for any base
         base = _stretched(base, alpha, key, values, dim / (dim - 2))
     return _plain(dim, base, values)
 
 
 def _stretched(
-    base: float, alpha: float, key: str, values: _Values, exponent: float = 1.0
+    base: float, alpha: float, key: str, values: ScalingValues, exponent: float = 1.0
 ) -> float:
-    """base * alpha ** exponent; a result outside of float64 is an error of the key."""
+    """base * alpha ** exponent; a result outside of float64 is an error about the key."""
     try:
         stretched = base * float(alpha**exponent)
     except OverflowError:
@@ -395,12 +264,12 @@ def _stretched(
     return stretched
 
 
-def _yarn_blend(dim: int, base: float, values: _Values) -> RotaryBlend:
+def _yarn_blend(dim: int, base: float, values: ScalingValues) -> RotaryBlend:
     trained = values.trained()
     if base <= 1:
         values.wrong("rope_theta", "a base > 1", base)
-    # Pairs that turn more often than beta_fast within the trained length stay as they are, those
-    # that turn less often than beta_slow are interpolated.
+    # Pairs with more than beta_fast turns within the trained length are unchanged; pairs with fewer
+    # than beta_slow turns are interpolated.
     fast, slow = values.number("beta_fast", 32.0), values.number("beta_slow", 1.0)
     if fast < slow:
         values.wrong("beta_fast", f"a number >= beta_slow = {slow:g}", fast)
@@ -423,12 +292,12 @@ def _yarn_blend(dim: int, base: float, values: _Values) -> RotaryBlend:
     return RotaryBlend(trained, ("beta_fast", fast), ("beta_slow", slow), 1 - slowed, slowed)
 
 
-@_rope_type(
+@rope_type(
     "yarn", "factor", "max_position_embeddings", "original_max_position_embeddings",
     "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate",
     blend=_yarn_blend,
 )  # fmt: skip
-def _yarn(dim: int, base: float, values: _Values) -> tuple[FloatArray, float]:
+def _yarn(dim: int, base: float, values: ScalingValues) -> tuple[FloatArray, float]:
     factor = _length_ratio(values)
     inv_freq = _yarn_blend(dim, base, values).of(_plain(dim, base, values), factor)
 
@@ -446,7 +315,7 @@ def _yarn_mscale(factor: float, weight: float = 1.0) -> float:
     return 0.1 * weight * math.log(factor) + 1 if factor > 1 else 1.0
 
 
-def _llama3_blend(dim: int, base: float, values: _Values) -> RotaryBlend:
+def _llama3_blend(dim: int, base: float, values: ScalingValues) -> RotaryBlend:
     trained = values.trained()
     low, high = values.number("low_freq_factor"), values.number("high_freq_factor")
     if high < low:
@@ -461,20 +330,20 @@ def _llama3_blend(dim: int, base: float, values: _Values) -> RotaryBlend:
     )
 
 
-@_rope_type(
+@rope_type(
     "llama3", "factor", "low_freq_factor", "high_freq_factor", "max_position_embeddings",
     "original_max_position_embeddings", blend=_llama3_blend,
 )  # fmt: skip
-def _llama3(dim: int, base: float, values: _Values) -> tuple[FloatArray, float]:
+def _llama3(dim: int, base: float, values: ScalingValues) -> tuple[FloatArray, float]:
     blend = _llama3_blend(dim, base, values)
     return blend.of(_plain(dim, base, values), values.number("factor")), 1.0
 
 
-@_rope_type(
+@rope_type(
     "longrope", "factor", "attention_factor", "short_factor", "long_factor", "short_mscale",
     "long_mscale", "max_position_embeddings", "original_max_position_embeddings",
 )  # fmt: skip
-def _longrope(dim: int, base: float, values: _Values) -> tuple[FloatArray, float]:
+def _longrope(dim: int, base: float, values: ScalingValues) -> tuple[FloatArray, float]:
     trained = values.trained()
     if trained <= 1:
         values.wrong("original_max_position_embeddings", "a number > 1", trained)
@@ -491,16 +360,16 @@ def _longrope(dim: int, base: float, values: _Values) -> tuple[FloatArray, float
     return inv_freq, math.sqrt(1 + math.log(factor) / math.log(trained)) if factor > 1 else 1.0
 
 
-def _length_ratio(values: _Values) -> float:
-    """The factor; where none is given, the ratio of the lengths."""
+def _length_ratio(values: ScalingValues) -> float:
+    """The factor; if none is given, the ratio of the lengths."""
     if "factor" not in values and "max_position_embeddings" in values:
         trained = values.trained()
         return values.number("max_position_embeddings") / trained
     return values.number("factor")
 
 
-@_rope_type("proportional", "factor", "partial_rotary_factor")
-def _proportional(dim: int, base: float, values: _Values) -> tuple[FloatArray, float]:
+@rope_type("proportional", "factor", "partial_rotary_factor")
+def _proportional(dim: int, base: float, values: ScalingValues) -> tuple[FloatArray, float]:
     share = values.number("partial_rotary_factor", 1.0)
     if share > 1:
         values.wrong("partial_rotary_factor", "a number <= 1", share)
@@ -509,9 +378,9 @@ def _proportional(dim: int, base: float, values: _Values) -> tuple[FloatArray, f
     return inv_freq, 1.0
 
 
-@_rope_type("axial", "axes")
-def _axial(dim: int, base: float, values: _Values) -> tuple[FloatArray, float]:
+@rope_type("axial", "axes")
+def _axial(dim: int, base: float, values: ScalingValues) -> tuple[FloatArray, float]:
     axes = values.count("axes", 2)
     if dim % (2 * axes):
-        values.wrong("axes", f"a number of equal blocks of pairs in {dim} dims", axes)
+        values.wrong("axes", f"a number that divides {dim} dims into equal blocks of pairs", axes)
     return np.tile(_plain(dim // axes, base, values), axes), 1.0

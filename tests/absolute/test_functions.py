@@ -1,4 +1,4 @@
-"""The simple absolute encodings as functions: linear, normalised, learned, resampled, recurrent."""
+"""The simple absolute encodings as functions: linear, normalized, learned, resampled, recurrent."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_linear_positions_of_tensors():
     )
 
 
-# --- Normalised
+# --- Normalized
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-1.0, 1.0), (0.25, -3.0), (-1.0, 0.001)])
@@ -226,7 +226,7 @@ def test_resampled_as_torch_interpolates(old, new, interpolation, antialias, ali
         antialias=antialias, align_corners=align_corners,
     )  # fmt: skip
     expected = theirs.permute(0, 2, 3, 1).reshape(-1, 3).numpy()
-    # Both compute in float64; centres up to 64 are off by 64 * 2^-53, weights by a few times that.
+    # Both compute in float64; centers up to 64 are off by 64 * 2^-53, weights by a few times that.
     np.testing.assert_allclose(ours, expected, rtol=0, atol=64 * 16 * 2.0**-53)
     same(ours, pn.resample_positions(tensor(table), new, old_size=old, **options))
     if old[1] == 1 and new[1] == 1:  # a length
@@ -265,7 +265,7 @@ def test_resampled_as_timm_does(new, prefix, dtype):
     ours = pn.resample_positions(table, new, prefix=prefix)
     assert ours.dtype == theirs.dtype
     assert torch.equal(ours[:, :prefix], theirs[:, :prefix])
-    # Their weights are of float32: centres of up to 14 off by 14 u, weights by 1.5 times that at
+    # Their weights are of float32: centers of up to 14 off by 14 u, weights by 1.5 times that at
     # most, four taps on each of two axes; sums of values of up to 4; and one rounding to bfloat16.
     bound = 4 * (8 * 14 * 1.5 * U + 32 * U) + (2.0**-8 * 4 if dtype == "bfloat16" else 0)
     assert (ours.double() - theirs.double()).abs().max() <= bound
@@ -449,9 +449,9 @@ GRU = gru_parameters()
          lambda: pn.resample_positions(TABLE, 3, interpolation="bicubic")),
         (ValueError, "align_corners: expected False with antialias",
          lambda: pn.resample_positions(TABLE, 3, align_corners=True)),
-        (ValueError, "old_size: expected given, for 12 rows",
+        (ValueError, "old_size: expected sizes, since 12 rows",
          lambda: pn.resample_positions(TABLE, (3, 3))),
-        (ValueError, "old_size: expected 2 sizes of a grid of 11 rows",
+        (ValueError, "old_size: expected 2 sizes, as many as size has, of a grid of 11 rows",
          lambda: pn.resample_positions(TABLE, (3, 3), old_size=(3, 4), prefix=1)),
         (ValueError, "size: expected sizes of at least 1", lambda: pn.resample_positions(TABLE, 0)),
         (ValueError, "old_size", lambda: pn.resample_positions(TABLE, 3, prefix=12)),
@@ -473,7 +473,7 @@ GRU = gru_parameters()
         (ValueError, "encoding: expected shape", lambda: pn.combine(TABLE, TABLE[None])),
         (ValueError, "encoding: expected shape",
          lambda: pn.combine(np.ones((3, 12, 4)), np.ones((2, 12, 4)))),
-        (ValueError, "normalized_positions: length: expected an int > 0 where .* got 0",
+        (ValueError, "normalized_positions: length: expected an int > 0 if .* got 0",
          lambda: pn.normalized_positions(3, 0)),
         (ValueError, "normalized_positions: length: expected ints >= 0, got -2",
          lambda: pn.normalized_positions(np.zeros((2, 3)), np.array([3, -2]))),

@@ -91,7 +91,7 @@ def test_modules_combine_their_encoding(name, how, x):
     if not name.startswith("normalized"):
         at = torch.arange(5) + 20
         torch.testing.assert_close(module(x, start=20), module(x, at), rtol=0, atol=100 * U)
-        with pytest.raises(ValueError, match="start: expected 0 where there are positions, got 2"):
+        with pytest.raises(ValueError, match="start: expected 0 if positions are given, got 2"):
             module(x, at, start=2)
     second = MODULES[name](how=how, x_scale="sqrt", batch_first=False)
     second.load_state_dict(module.state_dict())

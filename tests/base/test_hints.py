@@ -73,21 +73,21 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     ),
     "keys of another length": (
         lambda of: pn.apply_rotary_qk(of(x()), of(x(2, 3, 6, 8)), None, FREQ),
-        "; for lengths of their own write positions=(q_positions, k_positions)", "layout",
+        "; for different lengths write positions=(q_positions, k_positions)", "layout",
     ),
     "keys of another length, by tables": (
         lambda of: pn.apply_rotary_qk_tables(of(x()), of(x(2, 3, 6, 8)), of(x(5, 4)), of(x(5, 4))),
-        "; for lengths of their own write cos=(cos_q, cos_k), sin=(sin_q, sin_k)", "layout",
+        "; for different lengths write cos=(cos_q, cos_k), sin=(sin_q, sin_k)", "layout",
     ),
     "keys of another width": (
         lambda of: pn.apply_rotary_qk(of(x()), of(x(2, 3, 5, 6)), None, FREQ[:2]),
-        "; for heads of their own width write rotary_start=(q_start, k_start)", "layout",
+        "; for heads of different widths write rotary_start=(q_start, k_start)", "layout",
     ),
     "keys of another width, with starts": (
         lambda of: pn.apply_rotary_qk(
             of(x()), of(x(2, 3, 5, 6)), None, FREQ[:2], rotary_start=(0, 3)
         ),
-        "rotary_start[1]: ", "of their own",
+        "rotary_start[1]: ", "different",
     ),
     "positions of no axis": (
         lambda of: pn.apply_rotary(of(x()), of(np.arange(7)), FREQ), "got [7]", "layout",
@@ -95,27 +95,27 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     "no positions": (lambda of: pn.apply_rotary(of(x(5, 3, 8)), None, FREQ), "4 axes", "?"),
     "heads that share keys": (
         lambda of: pn.apply_rotary_qk(of(x(1, 5, 8, 8)), of(x(1, 5, 2, 8)), None, FREQ),
-        '; layout="bshd"?', "of their own",
+        '; layout="bshd"?', "different",
     ),
     "heads that share keys, at positions": (
         lambda of: pn.apply_rotary_qk(of(x(1, 5, 8, 8)), of(x(1, 5, 2, 8)), of(AT), FREQ),
-        '; layout="bshd"?', "of their own",
+        '; layout="bshd"?', "different",
     ),
     "heads that share keys, the other way": (
         lambda of: pn.apply_rotary_qk(
             of(x(1, 8, 5, 8)), of(x(1, 2, 5, 8)), None, FREQ, layout="bshd"
         ),
-        '; layout="bhsd"?', "of their own",
+        '; layout="bhsd"?', "different",
     ),
     "heads that share keys, by tables": (
         lambda of: pn.apply_rotary_qk_tables(
             of(x(1, 5, 8, 8)), of(x(1, 5, 2, 8)), of(x(5, 4)), of(x(5, 4))
         ),
-        '; layout="bshd"?', "of their own",
+        '; layout="bshd"?', "different",
     ),
     "heads that share keys, packed": (
         lambda of: pn.apply_rotary_qk(of(x(5, 8, 8)), of(x(5, 2, 8)), None, FREQ, layout="hsd"),
-        '; layout="thd"?', "of their own",
+        '; layout="thd"?', "different",
     ),
     "a step of decoding": (
         lambda of: pn.apply_rotary_qk(of(x(1, 8, 1, 8)), of(x(1, 8, 7, 8)), None, FREQ),
@@ -142,17 +142,17 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     ),
     "a float": (
         lambda of: pn.apply_rotary(of(x()), 5.0, FREQ),
-        "the position of the first token, write 5, or positions, write [5.0] for one", "",
+        "the position of the first token (write 5) or positions (write [5.0] for one)", "",
     ),
     "a float table": (
-        lambda of: pn.rotary_tables(4096.0, of(FREQ)), "write 4096, or positions, write [4096.0]",
+        lambda of: pn.rotary_tables(4096.0, of(FREQ)), "(write 4096) or positions (write [4096.0]",
         "",
     ),
     "a fraction": (lambda of: pn.apply_rotary(of(x()), 0.5, FREQ), "write [0.5] for one", "0,"),
     # --- dtypes of positions
     "a mask": (
         lambda of: pn.apply_rotary(of(x()), of(MASK), FREQ),
-        "(padded_positions makes positions of a mask), got bool", "16-bit",
+        "(padded_positions makes positions from a mask), got bool", "16-bit",
     ),
     "a mask to add": (
         lambda of: pn.add_sinusoidal(of(x(2, 5, 8)), of(MASK)), "padded_positions", "16-bit",
@@ -197,19 +197,19 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     ),
     "a preset": (
         lambda of: pn.Rotary.preset("llama3"),
-        "one of llama-3, llama-3.3, llama-3.1 or others of rotary_presets(), got 'llama3'", "",
+        "one of llama-3, llama-3.3, llama-3.1 or other names in rotary_presets(), got 'llama3'", "",
     ),
     "a name of a hub": (
         lambda of: pn.Rotary.preset("meta-llama/Llama-3.1-8B"),
-        "expected one of llama-3.1, llama-3 or others of rotary_presets()", "mistral",
+        "expected one of llama-3.1, llama-3 or other names in rotary_presets()", "mistral",
     ),
     "a preset of tables": (
         lambda of: pn.sinusoidal_preset("fairsek", 4, 8),
-        "one of fairseq, whisper, mae or others of sinusoidal_presets(), got 'fairsek'", "",
+        "one of fairseq, whisper, mae or other names in sinusoidal_presets(), got 'fairsek'", "",
     ),
     "a vision model": (
         lambda of: pn.vision_rotary("pixtrl", 8),
-        "one of pixtral or others of posenc_native/models/vision.json, got 'pixtrl'", "",
+        "one of pixtral or other names in posenc_native/models/vision.json, got 'pixtrl'", "",
     ),
     # --- numbers
     "a huge count": (lambda of: pn.apply_rotary(of(x()), 10**30, FREQ), "got 1e+30", "000000"),

@@ -37,7 +37,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str, str]] = {
     "a length": (
         lambda: pn.rotary_frequencies(64, max_position_embeddings=4096),
         "rotary_frequencies: max_position_embeddings: ",
-        "; leave out max_position_embeddings: nothing is precomputed, every length will do",
+        "; omit max_position_embeddings: nothing is precomputed, and any length works",
     ),
     "nothing": (
         pn.rotary_frequencies, "rotary_frequencies: arguments: expected rotary_dim, got fewer", "",
@@ -63,7 +63,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str, str]] = {
     ),
     "a head": (lambda: pn.frequencies(head_dim=8), "frequencies: head_dim: ", "; write dim=8"),
     "a slip": (lambda: pn.wavelengths(8, bse=3), "wavelengths: bse: ", "; did you mean base?"),
-    "no word": (lambda: pn.wavelengths(8, colour=3), "wavelengths: colour: ", "got colour=3"),
+    "no word": (lambda: pn.wavelengths(8, hue=3), "wavelengths: hue: ", "got hue=3"),
     "of a configuration": (
         lambda: pn.explain(config={}, model="llama"), "explain: model: ", "got model='llama'",
     ),
@@ -155,7 +155,7 @@ def test_a_name_of_others_is_told_what_to_call():
     with pytest.raises(AttributeError, match=r"'RotaryPositionalEmbeddings'; .*interleaved"):
         pn.RotaryPositionalEmbeddings  # noqa: B018
     pytest.importorskip("torch")
-    with pytest.raises(AttributeError, match=r"'rotate_half'; it is a part of the rotation"):
+    with pytest.raises(AttributeError, match=r"'rotate_half'; it is part of the rotation"):
         pn.nn.rotate_half  # noqa: B018
     for said in NAMES.values():
         for path in re.findall(r"posenc_native\.([\w.]+)", said):

@@ -17,7 +17,7 @@ def test_bench_needs_the_repository(
 ) -> None:
     monkeypatch.setattr(bench, "__file__", str(tmp_path / "posenc_native" / "cli" / "bench.py"))
     said = refusal("bench --filter rotary", 1, capsys)
-    assert said.endswith("the benchmarks are part of the repository, which is not here\n")
+    assert said.endswith("part of the repository: run this in a working copy (git clone)\n")
     assert "git clone" in output_of("bench --help", capsys)
 
 
@@ -75,4 +75,4 @@ def test_bench_sets_up_what_is_missing(repository: Path, capfd: pytest.CaptureFi
     assert rest == ["set up: bench package", "over there ['--filter', 'rotary']"]
     (repository / "refuse").touch()
     assert cli.main(["bench"]) == 1
-    assert capfd.readouterr().err.endswith("bench: cannot set up what is needed: see above\n")
+    assert capfd.readouterr().err.endswith("cannot install the missing packages: see above\n")

@@ -56,8 +56,8 @@ def test_info_checks_the_operators(
     if pn.engines.backend.torch_library() is None:
         pytest.skip("the operators were not built")
     entries = json.loads(output_of("info --check --json", capsys))
-    assert entries["tried on cpu"] == "a table is that of NumPy, bit for bit"
-    assert "not asked" not in json.dumps(entries)
+    assert entries["tried on cpu"] == "a table matches NumPy's, bit for bit"
+    assert "not imported" not in json.dumps(entries)
 
     def other_of_numpy(positions: Any, dim: int) -> Any:
         numpy = isinstance(positions, np.ndarray)
@@ -65,7 +65,7 @@ def test_info_checks_the_operators(
 
     monkeypatch.setattr(info, "sinusoidal", other_of_numpy)
     assert cli.main(["info", "--check"]) == 1
-    assert "a table is not that of NumPy" in capsys.readouterr().out
+    assert "a table differs from NumPy's" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("parser", [*commands()], ids=lambda parser: parser.prog)
@@ -169,9 +169,9 @@ NO_SENSE = [
     ("table sinusoidal --dim 8 --positions 9223372036854775808", ": --positions: expected"),
     ("table sinusoidal --dim 8 --positions 3 --base 0", ": --base: expected a number > 0"),
     ("table sinusoidal --dim 8 --positions 3 --layout x", ": --layout: invalid choice"),
-    ("table sinusoidal --dim 8 --positions 3 --set a=1", ": --set: goes with --preset"),
+    ("table sinusoidal --dim 8 --positions 3 --set a=1", ": --set: requires --preset"),
     ("table sinusoidal --dim 8 --positions 3 --preset llama-3", ": --preset: expected a sin"),
-    ("table sinusoidal --dim 8 --positions 3 --preset detr", ": --preset: expected one of one"),
+    ("table sinusoidal --dim 8 --positions 3 --preset detr", ": --preset: expected one with"),
     ("table sinusoidal --dim 8 --positions 9007199254740993,0.5", ": --positions: expected in"),
     ("table sinusoidal --dim 8 --positions 9007199254740993:9007199254740995,0.5", " of at most"),
     ("table sinusoidal --dim 8 --positions 3 --preset whisper --set a=1", ": --set: expected one"),
@@ -185,7 +185,7 @@ NO_SENSE = [
     ),
     (
         "table sinusoidal --dim 8 --positions 3 --preset whisper --base 5",
-        ": --base: not beside --preset",
+        ": --base: not allowed with --preset; use --set",
     ),
     (
         "table sinusoidal --dim 8 --positions 3 -o t.txt",
@@ -198,7 +198,7 @@ NO_SENSE = [
     ),
     ("table rotary --positions 3", " table rotary: expected one of --preset, --config, --head"),
     ("table rotary --positions 3 --head-dim 8 --preset llama-3", " expected one of --preset,"),
-    ("table rotary --positions 3 --preset llama-3 --base 5", ": --base: not beside --preset"),
+    ("table rotary --positions 3 --preset llama-3 --base 5", ": --base: not allowed with --preset"),
     ("table rotary --positions 3 --preset lama-3", ": --preset: expected a preset like llama"),
     (
         "table rotary --positions 3 --preset meta-llama/Llama-3.1-8B",
@@ -209,33 +209,33 @@ NO_SENSE = [
     ("table rotary --positions 3 --head-dim 8 --scaling yarn", ": --scaling: expected a JSON"),
     (
         'table rotary --positions 3 --head-dim 8 --scaling \'{"rope_type": "linear"}\'',
-        ": --scaling: factor: expected a value, which linear needs, got none",
+        ": --scaling: factor: expected a value (linear requires one), got none",
     ),
-    ("plot heatmap --dim 8 --head-dim 8", ": --dim: is not of a rotary encoding"),
-    ("plot heatmap --size 0.1x0.1", ": --size: there is no room for the picture"),
+    ("plot heatmap --dim 8 --head-dim 8", ": --dim: does not apply to a rotary encoding"),
+    ("plot heatmap --size 0.1x0.1", ": --size: too small for the picture"),
     ("plot heatmap --size 900x1 --dpi 100000", ": --size, --dpi: expected at most 268,435,456 p"),
     ("plot clock --dpi 50 -o c.gif", ": --dpi: a .gif always has 100"),
-    ("plot similarity --dim 8 --q q.npy", ": --q: is not of a sinusoidal encoding, which"),
+    ("plot similarity --dim 8 --q q.npy", ": --q: expected a rotary encoding (--head-dim)"),
     ("plot rotation --head-dim 8 --x x.npy --head -1", ": --head: expected 0 .. 0, got -1"),
     ("plot rotation --head-dim 8 --x x.npy --head 1", ": --head: expected 0 .. 0, got 1"),
-    ("plot bias --causal", ": --causal: is not of alibi, which this is"),
-    ("plot bias --kind t5 --num-heads 4", ": --num-heads: is not of t5, which this is"),
+    ("plot bias --causal", ": --causal: does not apply to --kind alibi"),
+    ("plot bias --kind t5 --num-heads 4", ": --num-heads: does not apply to --kind t5"),
     ("plot heatmap --size large", ": --size: expected inches like 8x5, got 'large'"),
     ("plot clock -o clock.mp4", ": -o/--out: expected a name that ends in .png, .svg, .pdf or"),
 ]  # fmt: skip
 TABLE = "table sinusoidal --dim 512 --positions "
 TOO_MUCH = [
-    (f"{TABLE}1600000000000 -o t.npy", 1, "the table takes 3.28 PB of the disk, and there are"),
-    (f"{TABLE}1600000000000 -o t.npz", 1, "the table takes 3.28 PB of the disk"),
-    (f"{TABLE}1600000000000 -o t.csv", 1, "the table takes at least 1.64 PB of the disk"),
-    (f"{TABLE}1600000000000 -o t.safetensors", 1, "the table takes 3.28 PB of the disk"),
-    (f"{TABLE}{','.join(['0:1000000000000000000'] * 20)} -o t.npy", 1, "of the disk"),
+    (f"{TABLE}1600000000000 -o t.npy", 1, "the table needs 3.28 PB of disk space, but only"),
+    (f"{TABLE}1600000000000 -o t.npz", 1, "the table needs 3.28 PB of disk space"),
+    (f"{TABLE}1600000000000 -o t.csv", 1, "the table needs at least 1.64 PB of disk space"),
+    (f"{TABLE}1600000000000 -o t.safetensors", 1, "the table needs 3.28 PB of disk space"),
+    (f"{TABLE}{','.join(['0:1000000000000000000'] * 20)} -o t.npy", 1, "of disk space"),
     ("table sinusoidal --dim 1000000000000 --positions 3", 2, "--dim: expected an int in 0 .."),
     ("table rotary --head-dim 1000000000000 --positions 3", 2, "--head-dim: expected an even"),
     (f"{TABLE}0:10:0", 2, "--positions: expected a step other than 0, got '0:10:0'"),
-    (f"{TABLE}5:1", 2, "expected START below STOP, or there are no positions, got '5:1'"),
-    (f"{TABLE}1:5:-1", 2, "expected START above STOP, or there are no positions, got '1:5:-1'"),
-    (f"{TABLE}1e3", 2, "expected 1000 for a count, 1000:1001 for this one position, got '1e3'"),
+    (f"{TABLE}5:1", 2, "expected START below STOP (the range is empty), got '5:1'"),
+    (f"{TABLE}1:5:-1", 2, "expected START above STOP (the range is empty), got '1:5:-1'"),
+    (f"{TABLE}1e3", 2, "expected 1000 for a count or 1000:1001 for this one position, got '1e3'"),
     (f"{TABLE}0:1e3", 2, "--positions: expected a count, START:STOP,"),
     (f"{TABLE}{'9' * 5000}", 2, "--positions: expected a count, START:STOP,"),
     (f"{TABLE}3 -o no/t.npy", 2, "cannot write no/t.npy: no folder no"),
@@ -251,7 +251,7 @@ TOO_MUCH = [
     ("plot bias --kind t5 --num-buckets 1000000000000", 2, "--num-buckets: expected at most"),
     ("plot heatmap --dpi 999999999999999999", 2, "--size, --dpi: expected at most 268,435,456 p"),
     ("plot heatmap --size 999x999", 2, "--size, --dpi: expected at most 268,435,456 pixels, got"),
-    ("plot clock --positions 100000000 -o c.gif", 2, "--positions: expected at most 2,522 of t"),
+    ("plot clock --positions 100000000 -o c.gif", 2, "--positions: expected at most 2,522 fra"),
     ("plot clock --size 300x300 -o c.gif", 2, "--size, --dpi: expected at most 268,435,456 pix"),
     ("plot heatmp", 2, "did you mean heatmap?"),
 ]  # fmt: skip

@@ -84,8 +84,8 @@ def test_explain_in_words_of_others(model: Path, capsys: pytest.CaptureFixture[s
     out, err = capsys.readouterr()
     assert json.loads(out)["rope_theta"] == 500000.0
     assert err == (
-        "not said: The pairing half: Mistral's code rotates neighbors, so the weights of queries "
-        "and keys have to be permuted.\n"
+        "not expressed: The pairing half: Mistral's code rotates neighbors, so the weights of "
+        "queries and keys have to be permuted.\n"
     )
 
 

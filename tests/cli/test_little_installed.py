@@ -163,12 +163,12 @@ def on_terminal(*arguments: str, **environment: str) -> str:
 @pytest.mark.usefixtures("model")
 @pytest.mark.parametrize("command", ["--help", "explain path/to/model"])
 def test_terminal(command: str) -> None:
-    coloured = on_terminal(*command.split())
-    assert "\x1b[" in coloured
+    colored = on_terminal(*command.split())
+    assert "\x1b[" in colored
     plain = on_terminal(*command.split(), NO_COLOR="1")
     assert "\x1b[3" not in plain  # bold may stay
     plain = re.sub(r"\x1b\[[\d;]*m", "", plain)
-    assert plain == re.sub(r"\x1b\[[\d;]*m", "", coloured)
+    assert plain == re.sub(r"\x1b\[[\d;]*m", "", colored)
     if command.startswith("explain"):
         assert max(map(len, plain.splitlines())) <= 60
         assert plain.startswith("Rotary encoding of llama")

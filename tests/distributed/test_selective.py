@@ -261,15 +261,15 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], dict[str, Any]], type[Exceptio
     ),
     "in place, where steps learn": (
         lambda x: x | {"steps": x["steps"].requires_grad_(), "inplace": True}, ValueError,
-        "inplace: expected new tensors where steps require a gradient",
+        "inplace: expected new tensors if steps require a gradient",
     ),
     "in place, placed elsewhere": (
         lambda x: x | {"q": x["q"].redistribute(placements=[Shard(3)]), "inplace": True},
-        ValueError, r"q: expected a DTensor placed as the result is, \[R\], got \[S\(3\)\]",
+        ValueError, r"q: expected a DTensor placed like the result, \[R\], got \[S\(3\)\]",
     ),
     "k in place, placed elsewhere": (
         lambda x: x | {"k": x["k"].redistribute(placements=[Shard(3)]), "inplace": True},
-        ValueError, r"k: expected a DTensor placed as the result is, \[R\], got \[S\(3\)\]",
+        ValueError, r"k: expected a DTensor placed like the result, \[R\], got \[S\(3\)\]",
     ),
     "a plain out": (
         lambda x: x | {"out": (x["q"].full_tensor(), x["k"].full_tensor())}, TypeError,
@@ -279,13 +279,13 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], dict[str, Any]], type[Exceptio
         lambda x: {n: distribute_tensor(t.full_tensor()[0], mesh(), [Shard(0)])
                    for n, t in x.items()}
         | {"layout": "thd", "starts": [0, 8, S], "order": "striped"},
-        ValueError, "order: expected 'contiguous' or 'zigzag', which cuts each row by itself",
+        ValueError, "order: expected 'contiguous', or 'zigzag', which cuts each row separately",
     ),
     "rows that zigzag cannot cut": (
         lambda x: {n: distribute_tensor(t.full_tensor()[0], mesh(), [Shard(0)])
                    for n, t in x.items()}
         | {"layout": "thd", "starts": [0, 6, S], "order": "zigzag"},
-        ValueError, r"starts: expected rows of multiples of 8, .* got \[0, 6, 24\]",
+        ValueError, r"starts: expected rows of multiples of 8 tokens .* got \[0, 6, 24\]",
     ),
 }  # fmt: skip
 

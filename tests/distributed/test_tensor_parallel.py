@@ -149,12 +149,12 @@ def test_errors() -> None:
     for words in run(2, refused):
         assert words == [
             (
-                "TypeError: HeadParallel: module: expected one that owns heads, as T5RelativeBias "
-                "does, got Linear"
+                "TypeError: HeadParallel: module: expected a module with heads, such as "
+                "T5RelativeBias, got Linear"
             ),
             "ValueError: ALiBi: heads: expected ranks that divide 3 heads, got 2",
             (
-                "ValueError: HeadParallel: module: expected one with all of its heads, got "
+                "ValueError: HeadParallel: module: expected a module with all of its heads, got "
                 "heads=range(0, 2)"
             ),
             (

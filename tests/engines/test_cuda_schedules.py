@@ -4,7 +4,7 @@ A launch is pieces of work; a block does one (more only in grids beyond CUDA's l
 blocks as a GPU has places for begin in the order of their numbers, and the next one where a place
 is free. A piece takes the time of the bytes of global memory that its threads read and write, which
 posenc_native._cuda_on_host counts for some of the pieces; between these it is interpolated. The
-model knows nothing of latency, nor of what caches and neighbours share.
+model knows nothing of latency, nor of what caches and neighbors share.
 """
 
 from __future__ import annotations

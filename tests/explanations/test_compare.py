@@ -113,7 +113,7 @@ def test_words_of_both_formats() -> None:
     (difference,) = pn.compare(LLAMA, pn.Rotary(128, base=1e4)).differences
     assert difference.values == ("500,000 (rope_theta)", "10,000")
     (difference,) = pn.compare(LLAMA, CASES["base unsaid"][1]).differences
-    assert difference.values[1] == "10,000 (not in the file; the model's class takes 10,000)"
+    assert difference.values[1] == "10,000 (not in the file; the model's class defaults to 10,000)"
 
 
 def test_words_of_a_scaling_are_those_that_differ() -> None:

@@ -55,8 +55,8 @@ def yarn(
     return inv_freq / factor * ramp + inv_freq * (1 - ramp)
 
 
-def neighbours(q: Array, inv_freq: Array, scale: float = 1.0) -> Array:
-    """Complex numbers of neighbouring dims, as Meta, Mistral and torchtitan multiply them."""
+def neighbors(q: Array, inv_freq: Array, scale: float = 1.0) -> Array:
+    """Complex numbers of neighboring dims, as Meta, Mistral and torchtitan multiply them."""
     turned = (q[..., ::2] + 1j * q[..., 1::2]) * scale
     turned = turned * np.exp(1j * POSITIONS[:, None] * inv_freq)
     return np.stack((turned.real, turned.imag), -1).reshape(q.shape)
@@ -80,18 +80,18 @@ MEGATRON = {"num_layers": 2, "hidden_size": 512, "num_attention_heads": 8, "rota
 TITAN = {"dim": 512, "n_layers": 2, "n_heads": 8, "rope_theta": 500000}
 
 CASES: dict[str, tuple[dict[str, Any], Callable[[Array], Array]]] = {
-    "Meta": ({**META, "use_scaled_rope": False}, lambda q: neighbours(q, plain(64, 5e5))),
+    "Meta": ({**META, "use_scaled_rope": False}, lambda q: neighbors(q, plain(64, 5e5))),
     "Meta, scaled": ({**META, "use_scaled_rope": True},
-                     lambda q: neighbours(q, llama3(plain(64, 5e5), 8, 1, 4, 8192))),
-    "Mistral": (MISTRAL, lambda q: neighbours(q, plain(64, 1e6))),
+                     lambda q: neighbors(q, llama3(plain(64, 5e5), 8, 1, 4, 8192))),
+    "Mistral": (MISTRAL, lambda q: neighbors(q, plain(64, 1e6))),
     "Mistral, YaRN": ({**MISTRAL, "yarn": {**STRETCHED, "apply_scale": False}},
-                      lambda q: neighbours(q, yarn(64, 1e6, 16, 16384, 32, 1, True))),
+                      lambda q: neighbors(q, yarn(64, 1e6, 16, 16384, 32, 1, True))),
     "Mistral, YaRN, scaled": (
         {**MISTRAL, "yarn": {**STRETCHED, "apply_scale": True}},
-        lambda q: neighbours(q, yarn(64, 1e6, 16, 16384, 32, 1, True), 1 + 0.1 * math.log(16))),
+        lambda q: neighbors(q, yarn(64, 1e6, 16, 16384, 32, 1, True), 1 + 0.1 * math.log(16))),
     "Megatron": (MEGATRON, lambda q: halves(q, plain(64, 150000))),
-    "Megatron, neighbours": ({**MEGATRON, "rotary_interleaved": True},
-                             lambda q: neighbours(q, plain(64, 150000))),
+    "Megatron, neighbors": ({**MEGATRON, "rotary_interleaved": True},
+                             lambda q: neighbors(q, plain(64, 150000))),
     "Megatron, a part": ({**MEGATRON, "rotary_percent": 0.5},
                          lambda q: halves(q, plain(32, 150000))),
     "Megatron, longer": ({**MEGATRON, "rotary_seq_len_interpolation_factor": 4},
@@ -106,7 +106,7 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[Array], Array]]] = {
                          (1 + 0.09 * math.log(32)) / (1 + 0.04 * math.log(32)))),
     "torchtitan": (
         {**TITAN, "rope_scaling_args": {"scaling_factor": 8.0, "high_freq_factor": 4.0}},
-        lambda q: neighbours(q, llama3(plain(64, 5e5), 8, 1, 4, 8192))),
+        lambda q: neighbors(q, llama3(plain(64, 5e5), 8, 1, 4, 8192))),
     "torchtitan, gpt_oss": (
         {**TITAN, "head_dim": 64, "rope_theta": 150000, "ntk_alpha": 1.0, "ntk_beta": 32.0,
          "rope_factor": 32.0, "original_seq_len": 4096},

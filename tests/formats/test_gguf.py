@@ -375,7 +375,7 @@ def test_what_conversion_loses(write, case):
 def test_words_for_a_base_that_is_not_there(write):
     found = pn.compare(of("qwen2.5"), write("qwen2", SIZES))
     said = [each.values[1] for each in found.differences if each.field == "base"]
-    assert said == ["10,000 (not in the file; llama.cpp takes 10,000)"]
+    assert said == ["10,000 (not in the file; llama.cpp defaults to 10,000)"]
 
 
 @pytest.mark.parametrize(("fast", "said"), [(32.0, False), (1.0, True)])

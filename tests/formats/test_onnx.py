@@ -280,7 +280,7 @@ REFUSED = {
     "an attention that does not rotate": ([attention(0, rotary=0)], [], "got none"),
     "frequencies of its own": (
         [helper.make_node("Attention", ["x"], ["y"], domain=ML, do_rotary=1)], [],
-        "got one whose Attention has frequencies of its own",
+        "got one whose Attention computes its own frequencies",
     ),
     "computed caches": (
         [helper.make_node("Cos", ["angles"], ["cos_cache"]), rotary(0)], [],

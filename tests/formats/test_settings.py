@@ -268,7 +268,7 @@ DIFFERENT: dict[str, tuple[Any, Any, dict[str, Any], list[str]]] = {
                     numbered("ministral-3", 32, head_dim=128), INTERLEAVED, ["scale"]),
     "Megatron without scaling": ({**MEGATRON, "use_rope_scaling": False}, LLAMA31, {},
                                  ["scaling"]),
-    "Megatron's neighbours": ({**MEGATRON, "rotary_interleaved": True}, LLAMA31, {}, ["pairing"]),
+    "Megatron's neighbors": ({**MEGATRON, "rotary_interleaved": True}, LLAMA31, {}, ["pairing"]),
     "Megatron, every 3rd": ({**MEGATRON, "no_rope_freq": 4}, LLAMA31, {}, ["nope_layers"]),
     "YaRN rounded": (BRIDGE.replace("int: false", "int: true"), GPT_OSS, {}, ["scaling"]),
     "mscale lost": (BRIDGE_LATENT.replace("all_dim: 1.0", "all_dim: 0.0"), LATENT, {},
@@ -380,7 +380,7 @@ def test_an_override_without_a_base_keeps_it_and_says_what_vllm_does() -> None:
     rotary = found.layers[0].rotary
     assert rotary is not None
     assert (rotary.base, dict(rotary.scaling or {})["factor"]) == (500000.0, 2.0)
-    assert any("takes 10,000" in warning for warning in found.warnings)
+    assert any("defaults to 10,000" in warning for warning in found.warnings)
 
 
 def test_an_override_of_the_base_alone_says_what_vllm_does() -> None:

@@ -39,7 +39,7 @@ MODELS: dict[str, tuple[Any, Callable[[], Any]]] = {
 }
 # Their rotation is the model's own: why.
 NOT_SERVED = {
-    "diffusers: Allegro": "takes other arguments than heads, tables and numbers",
+    "diffusers: Allegro": "takes arguments other than heads, tables and numbers",
     "diffusers: ErnieImage": "got tables whose columns of a pair differ",
     "diffusers: Ideogram4": "it multiplies by cos and sin in its processor",
 }
@@ -325,7 +325,7 @@ class _RotatesNot(_Rotates):
 
 def test_a_method_that_a_class_replaces_is_not_brought_back() -> None:
     x = torch.ones(2, 3)
-    with pytest.raises(ValueError, match="got none that does"):
+    with pytest.raises(ValueError, match="got none; its classes are"):
         hf.patch(_RotatesNot())
     with hf.patch(_Rotates()):
         assert torch.equal(_RotatesNot()(x, 2 * x), x)
@@ -378,7 +378,7 @@ class _Processor:
     [
         (
             _Attention,
-            "_Processor.__call__: apply_rotary_emb, which is written in it, uses variables",
+            "_Processor.__call__: apply_rotary_emb, which is defined in it, uses variables",
         ),
         (functools.partial(nn.Linear, 2, 2), "a model of transformers, diffusers or timm"),
         (functools.partial(nn.Linear, 2, 2), "call posenc_native.apply_rotary_qk"),

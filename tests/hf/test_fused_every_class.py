@@ -57,11 +57,11 @@ GIVEN: dict[str, dict[str, Any]] = {
 
 # Why classes are left alone, and how many at least.
 REASONS = {
-    "is no RMS norm": 1,
+    "is not an RMS norm": 1,
     "has more than a vector of weights": 5,
-    "is used otherwise": 5,  # after the rotation: HunYuan, TimesFM, Llama 4, NanoChat
+    "is used in another way": 5,  # after the rotation: HunYuan, TimesFM, Llama 4, NanoChat
     "rotated without a norm before it": 2,  # the norm is multiplied by a factor
-    "does not come to the rotation": 2,
+    "does not reach the rotation": 2,
     "no part of it is a norm of one tensor": 1,
 }
 FUSED = {

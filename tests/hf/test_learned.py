@@ -230,8 +230,8 @@ def test_columns_of_a_pair_that_differ_are_left_to_the_model(rotated: list[int])
 @pytest.mark.parametrize(
     ("function", "why"),
     [
-        (lambda x, freqs: x * freqs, "<lambda> is no rotation that is known"),
-        (lambda x, freqs: x.sum() + freqs, "<lambda> does not give what it gets, rotated"),
+        (lambda x, freqs: x * freqs, "<lambda> is not a known rotation"),
+        (lambda x, freqs: x.sum() + freqs, "<lambda> does not return its first arguments rotated"),
         (
             lambda x, freqs: x.view(2, 3, 7, 8) * freqs,
             "<lambda> cannot be called with small tensors: RuntimeError",
@@ -366,7 +366,7 @@ def test_results_come_as_the_model_gives_them() -> None:
     said: list[str] = []
     in_place = learning(lambda x, c, s: None, said.append)
     assert in_place(x, a, a) is None
-    assert said == ["<lambda> does not give what it gets, rotated"]
+    assert said == ["<lambda> does not return its first arguments rotated"]
 
 
 def test_traced() -> None:

@@ -47,7 +47,7 @@ def test_a_note_where_frequencies_are_not_those_of_the_configuration() -> None:
     model.rotary_emb.inv_freq, model.rotary_emb.original_inv_freq = own, own.clone()
     with hf.patch(model) as handle:
         assert [*handle.notes] == ["rotary_emb"]
-        assert "inv_freq is not that of its configuration: pair" in handle.notes["rotary_emb"]
+        assert "inv_freq differs from its configuration: pair" in handle.notes["rotary_emb"]
         cos, _ = model.rotary_emb(torch.zeros(1), torch.tensor([[1000]]))
         # They are used all the same.
         assert (cos[0, 0].double() - (1000 * own.double()).cos()).abs().max() < 1e-7

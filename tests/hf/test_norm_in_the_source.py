@@ -50,29 +50,29 @@ FOLLOWED = (Plain, TokensFirst, OverTheToken, InBranches, WithDefaults)
 # Of the same methods, as parts of a model whose other layers rotate.
 NOT_ROTATED = {OverTheTokenNotRotated: OverTheToken, InBranchesNotRotated: InBranches}
 NOT_FOLLOWED = {
-    SeenInBetween: "what q_norm gives is used otherwise",
+    SeenInBetween: "the result of q_norm is used in another way",
     WithAFactor: "q or k is rotated without a norm before it",
-    ScaledAfter: "what k_norm gives is used otherwise",
-    KeptUnderAnotherName: "what q_norm gives may be used after the rotation",
-    InATest: "what q_norm gives is used otherwise",
-    InALoop: "what q_norm gives is used otherwise",
+    ScaledAfter: "the result of k_norm is used in another way",
+    KeptUnderAnotherName: "the result of q_norm may be used after the rotation",
+    InATest: "the result of q_norm is used in another way",
+    InALoop: "the result of q_norm is used in another way",
     NormInALoop: "q or k is rotated without a norm before it",
-    InAContext: "what q_norm gives leaves a context",
-    BetweenViews: "what q_norm gives is looked at between two views",
+    InAContext: "the result of q_norm leaves a context manager",
+    BetweenViews: "the result of q_norm is used between two views",
     OnlyQ: "q or k is rotated without a norm before it",
-    SeenByAFunction: "what q_norm gives is seen by a function inside",
-    CallsSuper: "the method with the norm uses variables from around it",
-    OverPairsOfHeads: "does not come to the rotation",
-    OverPositions: "give something else",
+    SeenByAFunction: "the result of q_norm is used by an inner function",
+    CallsSuper: "the method with the norm uses variables of an outer function",
+    OverPairsOfHeads: "does not reach the rotation",
+    OverPositions: "give other results",
 }
 OTHER_NORMS = {
     "LayerNorm": (lambda: nn.LayerNorm(D), "q_norm has more than a vector of weights: LayerNorm"),
     "LayerNorm without bias": (
-        lambda: nn.LayerNorm(D, bias=False), "q_norm is no RMS norm: LayerNorm",
+        lambda: nn.LayerNorm(D, bias=False), "q_norm is not an RMS norm: LayerNorm",
     ),
-    "eps of the dtype": (lambda: nn.RMSNorm(D), "q_norm is no RMS norm: RMSNorm"),
-    "a factor": (Doubled, "q_norm is no RMS norm: Doubled"),
-    "identity": (nn.Identity, "q_norm is no RMS norm: Identity"),
+    "eps of the dtype": (lambda: nn.RMSNorm(D), "q_norm is not an RMS norm: RMSNorm"),
+    "a factor": (Doubled, "q_norm is not an RMS norm: Doubled"),
+    "identity": (nn.Identity, "q_norm is not an RMS norm: Identity"),
     "of torch": (lambda: nn.RMSNorm(D, eps=1e-3), None),
     "of torch, without weights": (
         lambda: nn.RMSNorm(D, eps=1e-3, elementwise_affine=False), None,
@@ -135,7 +135,7 @@ def test_not_followed(kind: Any) -> None:
     before = outputs(model)
     with hf.patch(model, fuse_norm=True) as handle:
         assert not handle.fused
-        assert handle.notes["attention"].startswith("its norm is not joined with the rotation: ")
+        assert handle.notes["attention"].startswith("its norm is not fused with the rotation: ")
         assert NOT_FOLLOWED[kind] in handle.notes["attention"]
         assert_same_as_before(model, before)
 

@@ -261,7 +261,7 @@ def rotated_by(apply, x, tables, width):
     """x [b, h, s, d] rotated by a model's function, in the order of dims that ours has."""
     import torch
 
-    if torch.is_tensor(tables):  # cos + i sin, for neighbouring dims
+    if torch.is_tensor(tables):  # cos + i sin, for neighboring dims
         pairs = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2))
         return torch.view_as_real(pairs * tables[:, None]).flatten(-2)
     part = x[..., :width]

@@ -181,7 +181,7 @@ def test_what_is_refused_is_named(name):
     "config", [SELF, nested(PART_LIMIT + 1, "text_config")], ids=["self", "deep"]
 )
 def test_parts_in_parts_end(config):
-    with pytest.raises(ValueError, match=r"^explain: config: expected at most \d+ parts, each in"):
+    with pytest.raises(ValueError, match=r"^explain: config: expected at most \d+ nested parts"):
         explain(config)
 
 

@@ -173,7 +173,7 @@ def test_layers_have_bases_of_their_own():
     values = {"head_dim": 64, "num_hidden_layers": 4, "rope_theta": 1e4}
     config = {**values, "layer_rope_theta": [1e4, 0, 1e6, 1e4]}
     assert [Rotary.from_config(config, layer=i).base for i in (0, 2, 3)] == [1e4, 1e6, 1e4]
-    with pytest.raises(ValueError, match="layer: expected the number of a layer: they differ"):
+    with pytest.raises(ValueError, match="expected the index of a layer, because they differ"):
         Rotary.from_config(config)
     types = {"layer_types": ["full_attention", "sliding_attention"] * 2}
     with pytest.raises(ValueError, match="they differ"):

@@ -116,7 +116,7 @@ def test_presets_cannot_be_changed_and_do_not_depend_on_each_other():
         (ValueError, "name: expected one of .*gpt-oss.*got 'GPT-OSS-20b'", ("GPT-OSS-20b",)),
         (
             ValueError,
-            "name: expected one of the [0-9]+ names of rotary_presets.*got '###'",
+            "name: expected one of the [0-9]+ names in rotary_presets.*got '###'",
             ("###",),
         ),
         (ValueError, "layer_type: expected one of full_.*, sliding_.*, got None", ("gemma-4",)),

@@ -36,7 +36,7 @@ def without(key):
          "config['num_hiddne_layers']: did you mean num_hidden_layers?"),
         ({**LLAMA, "rope_ratio": 50}, "config['rope_ratio']"),
         ({**LLAMA, "rope_parameters": {**LINEAR, "rope_theta": 1e4}, "rope_scaling": LINEAR},
-         "config['rope_scaling']: rope_parameters counts"),
+         "config['rope_scaling']: rope_parameters overrides it"),
     ],
 )  # fmt: skip
 def test_what_is_not_read_is_named(config, said):

@@ -76,7 +76,7 @@ def test_vision_configuration_as_published():
         Rotary.from_config(pixtral, "full_attention")
     assert nope_layers(pixtral) == ()
     words = " ".join(str(explain(vision)).split())
-    assert "axes: of the pairs, 20 by height, 20 by width are driven, in blocks" in words
+    assert "axes, which drive the pairs: 20 by height, 20 by width, in blocks" in words
     assert "for text" not in words
 
 

@@ -222,7 +222,7 @@ def test_names_with_arguments_of_their_own():
 
 
 def test_errors_of_state_dicts():
-    with pytest.raises(ValueError, match="names: expected expressions found"):
+    with pytest.raises(ValueError, match="names: expected patterns that match"):
         pn.permute_state_dict({"mlp.weight": normal(8, 2)}, 4, to="half")
     with pytest.raises(
         ValueError, match=r"permute_state_dict: a\.q_proj\.weight: permute_qk: weight"

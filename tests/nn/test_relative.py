@@ -15,7 +15,7 @@ import relative_modules  # noqa: E402
 import torch_cases  # noqa: E402
 from compiling import compiled, together  # noqa: E402
 from matrices import others_slow  # noqa: E402
-from relative_modules import close, randomised  # noqa: E402
+from relative_modules import close, randomized  # noqa: E402
 from torch_cases import FLOATS, assert_same_bits, dtype_id, random  # noqa: E402
 
 import posenc_native as pn  # noqa: E402
@@ -82,7 +82,7 @@ def test_the_skew_of_the_music_transformer(length, rows):
 
 @pytest.mark.parametrize(("q_len", "k_len", "q_offset"), [(6, 6, None), (3, 8, None), (4, 6, 1)])
 def test_shaw_by_its_definition(q_len, k_len, q_offset):
-    shaw = randomised(pnn.ShawRelativePosition(D, 3, 2)).double()
+    shaw = randomized(pnn.ShawRelativePosition(D, 3, 2)).double()
     q, k, v = (
         random((B, H, n, D), torch.float64, seed=i, requires_grad=True)
         for i, n in enumerate((q_len, k_len, k_len))
@@ -109,7 +109,7 @@ def test_shaw_by_its_definition(q_len, k_len, q_offset):
 @pytest.mark.parametrize("is_causal", [False, True], ids=["both", "causal"])
 @pytest.mark.parametrize(("q_len", "k_len", "q_offset"), [(5, 5, None), (3, 8, None), (4, 4, 2)])
 def test_relative_positional_encoding_by_its_definition(q_len, k_len, q_offset, is_causal):
-    module = randomised(pnn.RelativePositionalEncoding(H * D, H, causal=is_causal)).double()
+    module = randomized(pnn.RelativePositionalEncoding(H * D, H, causal=is_causal)).double()
     q, k = (random((B, H, n, D), torch.float64, seed=n) for n in (q_len, k_len))
     first = k_len - q_len if q_offset is None else q_offset
     distances = torch.arange(first, first + q_len)[:, None] - torch.arange(k_len)
@@ -130,7 +130,7 @@ def test_relative_positional_encoding_by_its_definition(q_len, k_len, q_offset, 
 
 @each_bias
 def test_the_bias_is_what_is_added(make):
-    module = randomised(make())
+    module = randomized(make())
     scores = random((B, H, 3, 7))
     for q_offset in (0, 4, torch.tensor([4, 1]), torch.tensor(4)):
         bias = module.bias(3, 7, q_offset)
@@ -152,7 +152,7 @@ CAUSAL = {
 def test_a_causal_bias_in_attention_is_its_mask_and_is_causal(name):
     """scaled_dot_product_attention, which refuses attn_mask and is_causal together."""
     sdpa = torch.nn.functional.scaled_dot_product_attention
-    plain = randomised(CAUSAL[name]()).double()
+    plain = randomized(CAUSAL[name]()).double()
     module = CAUSAL[name](causal=True).double()
     module.load_state_dict(plain.state_dict())
     q, k, v = (random((B, H, L, D), torch.float64, seed=n, requires_grad=True) for n in range(3))
@@ -179,7 +179,7 @@ def test_a_causal_bias_in_attention_is_its_mask_and_is_causal(name):
 
 @each_bias
 def test_offsets_of_a_batch_are_rows_of_the_full_bias(make):
-    module, k_len = randomised(make()), 9
+    module, k_len = randomized(make()), 9
     full = module.bias(k_len, k_len)
     offsets = torch.tensor([8, 0, 5])
     steps = module.bias(1, k_len, offsets)
@@ -197,7 +197,7 @@ def test_offsets_of_a_batch_are_rows_of_the_full_bias(make):
 @pytest.mark.parametrize("dtype", FLOATS, ids=dtype_id)
 @pytest.mark.parametrize("name", [*BIASES, *WINDOWS])
 def test_the_sum_has_the_dtype_of_the_scores(name, dtype):
-    module = randomised(MODULES[name]())
+    module = randomized(MODULES[name]())
     (scores,) = inputs(module, dtype)
     with torch.no_grad():
         bias = module.bias(L, L) if name in BIASES else module.bias()
@@ -223,14 +223,14 @@ def test_the_state_is_the_parameters(make):
     module = make()
     assert not list(module.buffers())
     assert set(module.state_dict()) == {name for name, _ in module.named_parameters()}
-    other = randomised(make())
+    other = randomized(make())
     other.load_state_dict(module.state_dict())
     assert_same_bits(other(*inputs(other)), module(*inputs(module)))
 
 
 @each_module
 def test_gradients_reach_every_parameter(make, device):
-    module = randomised(make()).to(device)
+    module = randomized(make()).to(device)
     given = [t.requires_grad_() for t in inputs(module, device=device)]
     result = module(*given)
     if isinstance(module, pnn.ShawRelativePosition):
@@ -245,7 +245,7 @@ def test_gradients_reach_every_parameter(make, device):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=dtype_id)
 @each_module
 def test_in_another_dtype(make, dtype):
-    module = randomised(make())
+    module = randomized(make())
     exact = copy.deepcopy(module).to(dtype).double()  # of the rounded parameters
     expected = exact(*(t.double() for t in inputs(module, dtype)))
     module = module.to(dtype)
@@ -303,7 +303,7 @@ def test_on_the_meta_device(make):
 @pytest.mark.parametrize("part", others_slow(range(3), 0))
 def test_forward_compiles(part):
     torch._dynamo.reset()
-    modules = [randomised(MODULES[name]()) for name in MODULES if " " not in name][part::3]
+    modules = [randomized(MODULES[name]()) for name in MODULES if " " not in name][part::3]
     function, given = together((module, inputs(module)) for module in modules)
     fast = compiled(function)
     expected = function(*given)
@@ -327,7 +327,7 @@ def test_compiled_lengths_stay_open():
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("aot_eager")
     names = ("ALiBi", "T5RelativeBias decoder", "FIRE causal")
-    modules = [randomised(MODULES[name]()) for name in names]
+    modules = [randomized(MODULES[name]()) for name in names]
 
     def function(scores):
         return tuple(module(scores, 0) for module in modules)
@@ -344,7 +344,7 @@ def test_compiled_lengths_stay_open():
 
 @each_module
 def test_without_gradient_the_same_numbers(make):
-    module = randomised(make())
+    module = randomized(make())
     given = inputs(module)
     expected = module(*given)
     before = [t.clone() for t in given]
@@ -356,7 +356,7 @@ def test_without_gradient_the_same_numbers(make):
 
 
 def test_layers_share_diagonals():
-    module = randomised(pnn.T5RelativeBias(H))
+    module = randomized(pnn.T5RelativeBias(H))
     scores = random((B, H, 3, 9))
     diagonals = module.diagonals(3, 9, 6)
     assert_same_bits(module(scores, diagonals=diagonals), module(scores, q_offset=6))
@@ -366,7 +366,7 @@ def test_layers_share_diagonals():
 
 @each_module
 def test_ensembles_by_vmap(make):
-    module = randomised(make())
+    module = randomized(make())
     parameters = {
         name: torch.stack([p.detach(), p.detach() * 1.5]) for name, p in module.named_parameters()
     }

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 import relative_modules  # noqa: E402
 import torch_cases  # noqa: E402
-from relative_modules import close, randomised  # noqa: E402
+from relative_modules import close, randomized  # noqa: E402
 from torch_cases import assert_same_bits, random  # noqa: E402
 
 import posenc_native as pn  # noqa: E402
@@ -47,7 +47,7 @@ def test_t5(models, name, prefix, decoder):
     attention = getattr(module, f"{prefix}Attention")(config, True, layer_idx=0)
     ours = pnn.T5RelativeBias(H, bidirectional=not decoder)
     ours.load_state_dict(attention.relative_attention_bias.state_dict())
-    randomised(ours)
+    randomized(ours)
     attention.relative_attention_bias.load_state_dict(ours.state_dict())
     assert_same_bits(ours.bias(150, 150)[None], attention.compute_bias(150, 150))
     # Decoding with a cache, one token or some at once.
@@ -131,7 +131,7 @@ def bloom_heads(packed, heads):
 
 @pytest.mark.parametrize("window", [(2, 3), (7, 7), (1, 4)])
 def test_swin(models, window):
-    theirs = randomised(models.swin.modeling_swin.SwinRelativePositionBias(H, window))
+    theirs = randomized(models.swin.modeling_swin.SwinRelativePositionBias(H, window))
     ours = pnn.SwinRelativeBias(H, window)
     ours.load_state_dict(theirs.state_dict())
     assert_same_bits(ours.bias()[None], theirs())
@@ -154,7 +154,7 @@ def test_beit(models, window):
         image_size=tuple(16 * n for n in window), patch_size=16, hidden_size=16,
         num_attention_heads=H,
     )  # fmt: skip
-    theirs = randomised(models.beit.modeling_beit.BeitRelativePositionBias(config))
+    theirs = randomized(models.beit.modeling_beit.BeitRelativePositionBias(config))
     ours = pnn.SwinRelativeBias(H, window, class_token=True)
     ours.load_state_dict(theirs.state_dict())
     index = theirs.generate_relative_position_index(window)
@@ -201,7 +201,7 @@ def test_wav2vec2_conformer(models):
         hidden_size=H * D, num_attention_heads=H, position_embeddings_type="relative",
         max_source_positions=40, attention_dropout=0.0, attn_implementation="eager",
     )  # fmt: skip
-    attention = randomised(module.Wav2Vec2ConformerSelfAttention(config)).eval()
+    attention = randomized(module.Wav2Vec2ConformerSelfAttention(config)).eval()
     ours = pnn.RelativePositionalEncoding(H * D, H, layout="interleaved")
     state = attention.state_dict()
     ours.load_state_dict({name: state[name] for name in ours.state_dict()})
@@ -236,7 +236,7 @@ def test_xlnet_with_a_memory(models, attn_type, memory):
         dropout=0.0,
     )  # fmt: skip
     model = module.XLNetModel(config).eval()
-    attention = randomised(model.layer[0].rel_attn)
+    attention = randomized(model.layer[0].rel_attn)
     ours = pnn.RelativePositionalEncoding(H * D, H, causal=attn_type == "uni")
     ours.load_state_dict(
         {

@@ -240,9 +240,9 @@ def test_heads_of_another_width(name, kind, backend):
         call(rope, x)
     fault = fault_of(raised.value)
     assert fault.argument == argument
-    assert "head_dim=32 is for wider ones, with rotary_dim=16 to turn a part" in fault.expected
+    assert "make it with head_dim=32, and rotary_dim=16 to rotate part" in fault.expected
     assert fault.got == "shape [1, 2, 3, 32]"
-    with pytest.raises(ValueError, match="head_dim=8 is for narrower ones"):
+    with pytest.raises(ValueError, match="make it with head_dim=8"):
         call(rope, wrong_heads(8, kind))
 
 
@@ -250,7 +250,7 @@ def test_heads_of_another_width_while_torch_traces():
     torch.compiler.reset()
     compiled = torch.compile(pnn.RotaryEmbedding(16), backend="eager")
     x = wrong_heads(32, "torch")
-    with pytest.raises(ValueError, match=r"q: expected heads of head_dim = 16 \(head_dim=32 is"):
+    with pytest.raises(ValueError, match=r"q: expected heads of head_dim = 16 \(for wider heads"):
         compiled(x, x)
 
 

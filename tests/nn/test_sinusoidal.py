@@ -40,7 +40,7 @@ def test_start_is_where_a_sequence_goes_on(device):
     at = torch.tensor(5, device=device)
     assert_same_bits(encode(x[:, 5:], start=at), whole[:, 5:])
     assert_same_bits(encode(x, torch.arange(9, device=device)), whole)
-    with pytest.raises(ValueError, match="start: expected 0 where there are positions"):
+    with pytest.raises(ValueError, match="start: expected 0 if positions are given"):
         encode(x, torch.arange(9, device=device), start=5)
 
 

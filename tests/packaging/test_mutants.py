@@ -32,7 +32,7 @@ def test_rows_of_the_matrix_are_of_mutants_and_of_tests_and_say_why_one_lives():
     files = {one.name: one.file for one in mutant.load()}
     for row in rows.values():
         assert row.file == files[row.name]
-        assert row.killed_by or row.judgement, row.name
+        assert row.killed_by or row.judgment, row.name
         if row.by_a_test:  # it may have another name by now
             file, _, test = function(row.killed_by).partition("::")
             assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8"), row.name

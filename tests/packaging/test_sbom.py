@@ -92,8 +92,8 @@ def test_names_and_licences_are_those_of_the_notice():
     }
     for section in sections:
         part = sbom.PARTS[section.partition(" (https")[0]]
-        licence = part.licence.get("expression") or next(iter(part.licence["license"].values()))
-        assert said[licence] in section
+        of_part = part.license.get("expression") or next(iter(part.license["license"].values()))
+        assert said[of_part] in section
     assert (ROOT / "LICENSES" / "Apache-2.0.txt").exists()
 
 

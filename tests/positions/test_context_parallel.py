@@ -255,7 +255,7 @@ def errors():
         (TypeError, "restore: axis: expected an int", lambda: part.restore(x, 0.0)),
         (ValueError, "packed: total: expected a multiple of 4",
          lambda: part.packed([0, 4], 6)),
-        (ValueError, "packed: cu_seqlens: expected sequences, and a rest, of multiples of 4",
+        (ValueError, "packed: cu_seqlens: expected sequences, and a rest after them, with lengths",
          lambda: part.packed([0, 6, 8], 8)),
         (ValueError, "packed_positions: cu_seqlens: expected sequences",
          lambda: pn.packed_positions([0, 6, 8], 8, rank=0, ranks=2)),

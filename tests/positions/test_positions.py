@@ -487,7 +487,7 @@ def test_bad_calls(error, match, call):
 
 def test_too_few_tokens_are_seen_in_torch_too():
     torch = module("torch")
-    with pytest.raises(ValueError, match="image_grids: expected grids of as many tokens"):
+    with pytest.raises(ValueError, match="image_grids: expected grids with as many tokens"):
         pn.vision_language_positions(torch.tensor([[1, 1]]), torch.tensor([[1, 2, 2]]))
 
 

@@ -238,7 +238,7 @@ def test_heads_wider_than_the_scratch(backend):
 
 
 def test_a_slice_in_heads_that_are_wider(target):
-    """Several heads of a token: the rest of each is normed too, and not that of its neighbour."""
+    """Several heads of a token: the rest of each is normed too, and not that of its neighbor."""
     q = numbers((3, 4, 128), np.float32)
     inv_freq = pn.rotary_frequencies(32)[0]
     result, _ = pn.norm_rotary_qk(q, q.copy(), None, inv_freq, layout="thd")

@@ -154,7 +154,7 @@ def test_one_tensor_for_both_and_a_weight_for_both(device):
 
 def test_in_place_is_refused_where_a_gradient_is_wanted():
     q, k, w, _ = leaves()
-    with pytest.raises(ValueError, match="inplace: expected False where a gradient is required"):
+    with pytest.raises(ValueError, match="inplace: expected False if a gradient is required"):
         pn.norm_rotary_qk(
             q.detach(), k.detach(), None, frequencies(4), q_weight=w, layout="bshd", inplace=True
         )

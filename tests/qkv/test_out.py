@@ -174,7 +174,7 @@ def test_no_gradient(name: str) -> None:
     torch = pytest.importorskip("torch")
     i = Inputs(tensors(torch))
     i.q.requires_grad_()
-    with pytest.raises(ValueError, match="out: expected no out where a gradient is required"):
+    with pytest.raises(ValueError, match="out: expected no out if a gradient is required"):
         BOTH[name](i, out=(i.q_out, i.k_out))
     with torch.no_grad():
         BOTH[name](i, out=(i.q_out, i.k_out))

@@ -141,7 +141,7 @@ def test_dinov3(training):
     theirs = dino.apply_rotary_pos_emb(q, k, cos, sin)
     rope = pn.vision_rotary("dinov3_vit", 64)
     # 2 pi of the coordinate is rounded twice more. The coordinate is rounded as theirs is, but for
-    # that of its centre: three roundings of up to 2, stretched by up to 3, turned by 2 pi.
+    # that of its center: three roundings of up to 2, stretched by up to 3, turned by 2 pi.
     check_axial(rope, q, k, positions, theirs, 100.0, relative=2, absolute=2 * np.pi * 3 * 3)
     for ours, x in zip(rope(q, k, positions), (q, k), strict=True):
         np.testing.assert_array_equal(ours[..., :5, :], x[..., :5, :])
@@ -308,7 +308,7 @@ BAD_AXIAL = [
      lambda: pn.vision_rotary("vjepa2", 12)(np.ones((1, 1, 1, 12)), [1.0])),
     (TypeError, "FullWidthRotary: x: expected a dtype of float16",
      lambda: pn.vision_rotary("vjepa2", 12).apply(np.ones((1, 1, 1, 12), int), inverse=True)),
-    (ValueError, "FullWidthRotary: k: expected the shape of q but for h",
+    (ValueError, "FullWidthRotary: k: expected the shape of q except for h",
      lambda: pn.vision_rotary("vjepa2", 12)(np.ones((1, 1, 1, 12)), np.ones((1, 1, 2, 12)))),
     (ValueError, "out: expected shape",
      lambda: pn.FullWidthRotary(pn.Rotary(8), pn.Rotary(8)).apply(
@@ -327,7 +327,7 @@ BAD_AXIAL = [
     (ValueError, "axial_rotary: base, spectrum, freq_scale",
      lambda: pn.axial_rotary(8, inv_freq=[1.0, 0.5], base=100.0)),
     (ValueError, "axial_rotary: base", lambda: pn.axial_rotary(64, base=0.0)),
-    (ValueError, "axial_rotary: order: expected 'sectioned' where tiled",
+    (ValueError, "axial_rotary: order: expected 'sectioned' with tiled",
      lambda: pn.axial_rotary(64, order="interleaved", tiled=True)),
     (TypeError, "axial_rotary: tiled", lambda: pn.axial_rotary(64, tiled=1)),
     (ValueError, "vision_rotary: model: expected one of dinov3_vit, pixtral or",

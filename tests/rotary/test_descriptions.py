@@ -97,12 +97,12 @@ def test_tables_and_xpos_take_descriptions():
 )
 def test_what_a_description_says_cannot_be_given_beside_it(of, name, value):
     kept = of(Q)
-    with pytest.raises(ValueError, match=rf"{name}: expected none beside a Rotary, which has "
+    with pytest.raises(ValueError, match=rf"{name}: expected no {name} beside a Rotary, which has "
                        rf"{name}={getattr(ROPE, name)!r}, got "):  # fmt: skip
         pn.apply_rotary_qk(kept, of(K), AT, ROPE, inplace=of is not of_gradients, **{name: value})
     assert_same(kept, Q)
     if name in ("scale", "axis_map"):
-        with pytest.raises(ValueError, match=f"rotary_tables: {name}: expected none beside"):
+        with pytest.raises(ValueError, match=f"rotary_tables: {name}: expected no {name} beside"):
             pn.rotary_tables(AT, ROPE, **{name: value})
 
 

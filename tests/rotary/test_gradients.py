@@ -293,7 +293,7 @@ def test_modules_begin_as_others():
     ):
         for a, b in zip(rope(q, k), fixed(q, k), strict=True):
             torch.testing.assert_close(a.detach(), b, rtol=0, atol=2e-6)
-    with pytest.raises(ValueError, match="no inv_freq"):
+    with pytest.raises(ValueError, match="none beside inv_freq"):
         pnn.LearnedRotaryEmbedding(16, inv_freq=torch.rand(8), num_heads=4)
     with pytest.raises(ValueError, match="heads of q"):
         pnn.LearnedRotaryEmbedding(16, num_heads=3)(q, k)

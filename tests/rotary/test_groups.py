@@ -162,7 +162,7 @@ def test_a_bound_rotation(native):
 @pytest.mark.parametrize("engine", ["native", "reference", "small", "operators", "composed"])
 def test_groups_are_of_heads(engine, layout):
     x = np.ones([2] * len(layout), np.float32)
-    with pytest.raises(ValueError, match=r"^apply_rotary: layout: expected .*also g, got"):
+    with pytest.raises(ValueError, match=r"^apply_rotary: layout: expected .*allowed with h, got"):
         rotating.results_of(engine, Call("apply_rotary", (x,), (None, FREQ), {"layout": layout}))
 
 

@@ -95,7 +95,7 @@ def test_rounding_to_nearest_even(target, pairing, dtype):
     np.testing.assert_array_equal(double(second), double(expected))
 
 
-@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # NumPy about signalling NaNs
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # NumPy about signaling NaNs
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("pairing", ["half", "interleaved"])
 def test_nan_stays_nan(target, pairing, dtype):

@@ -74,7 +74,7 @@ def test_tables_rotate_to_the_same_bits(target, dtype):
 def test_tables_of_one_head_are_read_where_they_are(
     target, dtype, pairing, head_dim, place, compute, inverse, batch_of_tables
 ):
-    """Rows of neighbours are, rows of numbers with gaps cannot be. NaNs have payloads and signs."""
+    """Rows of neighbors are, rows of numbers with gaps cannot be. NaNs have payloads and signs."""
     rng = np.random.default_rng(16)
     table_dtype = np.float64 if dtype == "float64" else np.float32
     x = aligned((3, 2, 7, head_dim), DTYPES[dtype])

@@ -120,7 +120,7 @@ def test_scores_depend_on_the_distance_alone_and_decay():
             layout="sd",
         )  # fmt: skip
         scores.append((far * near).sum(-1))
-    # 1234 positions from the centre factors reach 1.3e1, so that terms are off by as much more.
+    # 1234 positions from the center factors reach 1.3e1, so that terms are off by as much more.
     np.testing.assert_allclose(scores[0], scores[1], rtol=0, atol=64 * 20 * 2.0**-53 * D)
     pairs = q[: D // 2] ** 2 + q[D // 2 :] ** 2
     far, near = pn.apply_xpos(
@@ -135,7 +135,7 @@ def test_scores_depend_on_the_distance_alone_and_decay():
 
 
 def torchscale(x, offset, downscale):
-    """torchscale's convention: the centre is half of the length, rounded up; x [s, D]."""
+    """torchscale's convention: the center is half of the length, rounded up; x [s, D]."""
     length = len(x) + offset
     lowest = -length // 2  # Python rounds down
     power = np.arange(lowest, length + lowest) / 512
@@ -211,7 +211,7 @@ def test_keys_stay_valid_with_a_fixed_centre_and_not_with_the_length():
     whole = {}
     for center in (0.0, 256.0, "length"):
         whole[center] = scores_of(*pn.apply_xpos(q, k, None, INV_FREQ, center=center))
-    # The centre cancels.
+    # The center cancels.
     np.testing.assert_allclose(whole[0.0], whole[256.0], rtol=0, atol=1e-12)
     np.testing.assert_allclose(whole[0.0], whole["length"], rtol=0, atol=1e-12)
 
@@ -226,7 +226,7 @@ def test_keys_stay_valid_with_a_fixed_centre_and_not_with_the_length():
         scores = scores_of(new_q, np.concatenate([cached, new_k], 2))
         error = np.abs(scores - whole[center][:, :, first:]).max()
         if center == "length":
-            assert error > 1  # what was cached has another centre
+            assert error > 1  # what was cached has another center
         else:
             assert error < 1e-12  # of scores of up to 1e2
 

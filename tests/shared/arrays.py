@@ -110,7 +110,7 @@ def position_views(draw: Any, shape: tuple[int, ...]) -> View:
 
 
 def aligned(shape: tuple[int, ...], dtype: np.dtype, offset: int = 0) -> np.ndarray:
-    """An uninitialised array `offset` bytes past a multiple of 64."""
+    """An uninitialized array `offset` bytes past a multiple of 64."""
     count = int(np.prod(shape)) * dtype.itemsize
     memory = np.empty(count + 64 + offset, np.uint8)
     start = -memory.ctypes.data % 64 + offset

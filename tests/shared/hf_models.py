@@ -131,7 +131,7 @@ TEXT_OF_AXES: dict[str, tuple[int, dict[str, Any]]] = {
 }
 
 
-def initialised(model: Any) -> Any:
+def initialized(model: Any) -> Any:
     torch.manual_seed(0)
     for parameter in model.parameters():
         if parameter.ndim > 1 and parameter.requires_grad:
@@ -144,7 +144,7 @@ def text_model(name: str, config: dict[str, Any]) -> Any:
     torch.manual_seed(0)
     kind = getattr(transformers, f"{name}Config")
     folder = importlib.import_module(kind.__module__.replace("configuration_", "modeling_"))
-    return initialised(getattr(folder, f"{name}Model")(kind(**config)))
+    return initialized(getattr(folder, f"{name}Model")(kind(**config)))
 
 
 def tokens() -> Any:
@@ -243,7 +243,7 @@ VISION_MODELS: dict[str, tuple[str, str, str, dict[str, Any], dict[str, Any]]] =
                       IMAGE | LAYERS | {"patch_size": 4}, patches("pixel_values", 96)),
     "Pixtral": ("pixtral", "PixtralVisionModel", "PixtralVisionConfig", IMAGE | LAYERS,
                 images() | {"image_sizes": torch.tensor([[32, 32], [24, 16]])}),
-    # Tokens in front of the patches stay as they are; coordinates are centres of patches.
+    # Tokens in front of the patches stay as they are; coordinates are centers of patches.
     "DINOv3": ("dinov3_vit", "DINOv3ViTModel", "DINOv3ViTConfig",
                IMAGE | LAYERS | {"num_register_tokens": 2}, images()),
     # The keys are several images and pointers that have no place.
@@ -301,4 +301,4 @@ def vision_model(name: str) -> tuple[Any, dict[str, Any]]:
     kind = getattr(importlib.import_module(f"{package}.configuration_{folder}"), config)
     torch.manual_seed(0)
     modeling = importlib.import_module(f"{package}.modeling_{folder}")
-    return initialised(getattr(modeling, model)(kind(**values))), inputs
+    return initialized(getattr(modeling, model)(kind(**values))), inputs

@@ -63,12 +63,12 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "GPTNeoX": COMMON | {"rotary_pct": 0.5},
     "Phi": COMMON | {"partial_rotary_factor": 0.5},
     "StableLm": COMMON | {"partial_rotary_factor": 0.5},
-    # Neighbours are pairs; tables with repeated values (Cohere), in halves (GLM), of one's own.
+    # Neighbors are pairs; tables with repeated values (Cohere), in halves (GLM), of one's own.
     "Cohere": COMMON,
     "Glm": COMMON | HEADS_OF_16,
     "GPTJ": GPTJ,
     "CodeGen": GPTJ,
-    # Pairs of neighbours go in, halves come out; tables of half width; the other direction.
+    # Pairs of neighbors go in, halves come out; tables of half width; the other direction.
     "DeepseekV3": COMMON | DEEPSEEK,
     "GptOss": COMMON
     | HEADS_OF_16

@@ -53,7 +53,7 @@ def dtype_name(dtype: Any) -> str:
 
 
 def half_ulp(dtype: Any, values: Any) -> np.ndarray:
-    """Half the distance of neighbouring numbers of the dtype around the values."""
+    """Half the distance of neighboring numbers of the dtype around the values."""
     name = dtype_name(dtype)
     _, exponent = np.frexp(np.abs(np.asarray(values, np.float64)))
     return np.ldexp(1.0, np.maximum(exponent - 1, SMALLEST[name]) - PRECISION[name])
@@ -157,7 +157,7 @@ def exact_sincos_of_turns(positions: Any, turns: list[int]) -> tuple[Exact, Exac
 def distance_to_rounding_interval(actual: np.ndarray, exact: Exact) -> np.ndarray:
     """How far the exact values are outside of what rounds to the actual ones: 0 where right.
 
-    The ends of the interval are the midpoints between `actual` and its neighbours in its dtype,
+    The ends of the interval are the midpoints between `actual` and its neighbors in its dtype,
     which float64 represents exactly for the 16-bit dtypes.
     """
     dtype = actual.dtype

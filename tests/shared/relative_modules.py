@@ -12,7 +12,7 @@ def seed():
     torch.manual_seed(0)
 
 
-def randomised(module):
+def randomized(module):
     """With no parameter left at 0 or 1."""
     with torch.no_grad():
         for i, parameter in enumerate(module.parameters()):

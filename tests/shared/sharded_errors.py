@@ -56,11 +56,11 @@ ERRORS: dict[str, tuple[int, Callable[[Inputs], Any], type[Exception], str]] = {
                               r"apply_rotary: inv_freq: expected .*; .*DTensor.from_local"),
     "heads in pieces, in place": (
         3, lambda x: pn.apply_rotary_qk(x.q, x.k, None, INV_FREQ, inplace=True), ValueError,
-        r"apply_rotary_qk: q: expected a DTensor placed as the result is, \[R\], got \[S\(3\)\]",
+        r"apply_rotary_qk: q: expected a DTensor placed like the result, \[R\], got \[S\(3\)\]",
     ),
     "a sum that is to be made, in place": (
         2, lambda x: _in_place(x, [Partial()]), ValueError,
-        r"apply_rotary_qk: q: expected a DTensor placed as the result is, \[R\], got \[P",
+        r"apply_rotary_qk: q: expected a DTensor placed like the result, \[R\], got \[P",
     ),
     "a plain out": (2, lambda x: pn.apply_rotary(x.q, None, INV_FREQ, out=x.plain["q"]), TypeError,
                     r"apply_rotary: out: expected a DTensor, as x is, got Tensor"),
@@ -81,7 +81,7 @@ ERRORS: dict[str, tuple[int, Callable[[Inputs], Any], type[Exception], str]] = {
     ),
     "diagonals of a part": (
         1, lambda x: pn.add_toeplitz_bias(x.q, torch.zeros(H // 2, 2 * S + D - 1)), ValueError,
-        r"add_toeplitz_bias: diagonals: expected leading axes, heads last, that are .*from_local",
+        r"add_toeplitz_bias: diagonals: expected the leading axes of the scores, .*from_local",
     ),
     "a plain cache": (
         1,
@@ -118,11 +118,11 @@ ERRORS: dict[str, tuple[int, Callable[[Inputs], Any], type[Exception], str]] = {
     ),
     "an out where a gradient is required": (
         2, lambda x: pn.apply_rotary(x.q.requires_grad_(), None, INV_FREQ, out=x.cut(x.plain["q"])),
-        ValueError, r"apply_rotary: out: expected no out where a gradient is required",
+        ValueError, r"apply_rotary: out: expected no out if a gradient is required",
     ),
     "a gradient in place, of a norm": (
         2, lambda x: pn.norm_rotary_qk(x.q.requires_grad_(), x.k, None, INV_FREQ, inplace=True),
-        ValueError, r"norm_rotary_qk: inplace: expected False where a gradient is required",
+        ValueError, r"norm_rotary_qk: inplace: expected False if a gradient is required",
     ),
 }  # fmt: skip
 

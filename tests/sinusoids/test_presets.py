@@ -472,7 +472,7 @@ def test_every_preset_is_tested_and_described():
 
 def test_unknown_names_and_options():
     with pytest.raises(
-        ValueError, match=r"name: expected one of the [0-9]+ names of sinusoidal_presets.*'vit'"
+        ValueError, match=r"name: expected one of the [0-9]+ names in sinusoidal_presets.*'vit'"
     ):
         pn.sinusoidal_preset("vit", (3, 3), 8)
     with pytest.raises(TypeError, match="name"):

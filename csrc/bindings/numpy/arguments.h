@@ -121,7 +121,7 @@ class ArrayArgument {
     const bool whole = (odd & (size - 1)) == 0;
     if (!array_.aligned() || (!whole && !array_.empty())) {
       fail_value(function, name, "aligned memory and strides of whole elements",
-                 "an unaligned view; np.ascontiguousarray makes one that is");
+                 "an unaligned view; np.ascontiguousarray makes an aligned copy");
     }
     object_ = std::move(object);
   }

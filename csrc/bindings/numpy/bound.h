@@ -1,7 +1,7 @@
-// What is bound: calls whose options, shapes and strides were checked once, as objects that the
-// interpreter calls without keywords and without a tuple. A call looks only at what may differ from
-// call to call, and answers NotImplemented where anything does: its caller then takes the ordinary
-// way, which serves the call or says what is wrong with it.
+// Bound calls: their options, shapes and strides were checked once. The interpreter calls these
+// objects without keywords and without a tuple. A call checks only what may differ from call to
+// call, and returns NotImplemented if anything does: its caller then takes the general path, which
+// serves the call or raises its error.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -1,8 +1,8 @@
-// The door: the functions of verbs as public Python functions ask them first, with the arguments as
-// they came. It takes plain arrays, and small plain tensors past torch's dispatcher, and answers
-// all else with NotImplemented, before anything has been written: its caller then takes the general
-// path, which converts arguments, finds the engine and words the errors. "Not mine" is a value,
-// since a C++ exception takes longer than the rotation of a token.
+// The fast path ("door"): the functions that public Python functions try first, with their original
+// arguments. It takes plain arrays, and small plain tensors without torch's dispatcher. For all
+// other calls it returns NotImplemented before anything has been written. The caller then takes the
+// general path, which converts arguments, selects the engine and makes the errors. "Not mine" is a
+// value, since a C++ exception takes longer than the rotation of a token.
 #pragma once
 
 #include <pybind11/numpy.h>

@@ -1,8 +1,8 @@
-// Tensors of torch as arguments of the door (door.h), for calls that are over before torch's
-// dispatcher would have found the operator. Nothing of torch is linked: the tensor type carries a
-// table of C functions that describe its memory. The table is DLPack's and stable across versions;
-// the part that is needed is declared below. What else has to be known of torch, functions of its
-// libraries tell; without one of them no tensor is read here.
+// torch tensors as arguments of the fast path (door.h), for calls that finish before torch's
+// dispatcher would have found the operator. Nothing of torch is linked: the tensor type has a table
+// of C functions that describe its memory. The table is DLPack's and stable across versions; the
+// part that is needed is declared below. Functions of torch's libraries provide all other
+// information; if one of them is missing, no tensor is read here.
 #pragma once
 
 #include <pybind11/pybind11.h>

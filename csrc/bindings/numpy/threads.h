@@ -1,9 +1,9 @@
 // Runs ranges of rows on several threads of the NumPy module.
 //
-// Threads are started for each call that is large enough and joined before it returns: nothing
-// outlives a call, so a forked child starts from nothing, and no second thread pool lives beside
-// torch's or BLAS's. To start and join a thread takes 50 to 80 microseconds. Waking one that waits
-// takes little less, where an idle core has to be woken.
+// Threads are started for each call that is large enough and joined before it returns. Nothing
+// outlives a call, so a forked child has a clean state, and there is no second thread pool beside
+// torch's or BLAS's. Starting and joining a thread takes 50 to 80 microseconds. Waking a waiting
+// thread takes little less if an idle core must be woken.
 #pragma once
 
 #include <algorithm>

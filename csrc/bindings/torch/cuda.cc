@@ -96,7 +96,7 @@ std::string failure(int32_t device) {
 
 int64_t runtime_version() { return CUDART_VERSION; }
 
-// Asks the driver itself: the runtime would initialise it first, and no forked process could use
+// Asks the driver itself: the runtime would initialize it first, and no forked process could use
 // CUDA after that.
 int64_t driver_version() {
   void* const library = dlopen("libcuda.so.1", RTLD_LAZY);

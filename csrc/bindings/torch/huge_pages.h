@@ -1,12 +1,12 @@
-// Huge pages for large results. The system clears fresh memory page by page when it is first
-// written; for a large result that takes several times as long as the operation itself. In pages of
-// 2 MiB it takes a quarter of that. Where Linux gives them on request alone (transparent_hugepage
-// "madvise", the default of many), we ask for them, as NumPy does for its arrays; elsewhere there
-// is nothing to ask. A result takes no more memory by it: such a page lies within the result or is
-// not used. Memory that an allocator gives out again keeps the advice, as after NumPy's arrays.
+// Huge pages for large results. The system clears new memory page by page when it is first written;
+// for a large result this takes several times as long as the operation itself. With pages of 2 MiB
+// it takes a quarter of that. If Linux provides them only on request (transparent_hugepage
+// "madvise", the default of many distributions), we request them, as NumPy does for its arrays;
+// elsewhere no request is needed. A result takes no more memory: such a page is used only if it is
+// within the result. Memory that an allocator reuses keeps the advice, as after NumPy's arrays.
 //
-// A result given as `out` costs no page fault at all, but reuse ends there: no module keeps results
-// behind its caller's back.
+// A result in `out` causes no page faults at all, but there is no further reuse: no module keeps
+// results without its caller's knowledge.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The arguments of an operator that is boxed by hand: it takes them from torch's stack, and the
-// core declares its options with a for_each, of which schemas are made too.
+// The arguments of a manually boxed operator: it takes them from torch's stack. The core declares
+// its options with a for_each, from which the schemas are made too.
 #pragma once
 
 #include <cstddef>

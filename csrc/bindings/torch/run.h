@@ -1,4 +1,4 @@
-// A checked call, done by the kernels of the device that its tensors are on.
+// Runs a checked call with the kernels of its tensors' device.
 #pragma once
 
 #include <algorithm>

@@ -103,7 +103,7 @@ struct Call {
     }
     if (!array.aligned()) {
       fail_value(function, name, "memory aligned to its elements",
-                 "an unaligned view; clone() makes one that is");
+                 "an unaligned view; clone() makes an aligned copy");
     }
     check_storage(name, tensor, array);
     return array;

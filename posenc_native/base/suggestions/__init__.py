@@ -1,1 +1,1 @@
-"""What a wrong call may have meant: by its arguments (hints), by its words (vocabulary)."""
+"""Suggested fixes for wrong calls: from their arguments (hints), from their words (vocabulary)."""

@@ -1,7 +1,7 @@
-"""What a wrong call of a rotation may have meant: looked for only after an error has been raised.
+"""Suggested fixes for wrong calls of a rotation, searched only after an error has been raised.
 
-Whatever engine refuses a call, it refuses the same one. So what was meant is found here, once, from
-the arguments as they came, and written into the error that is on its way.
+All engines refuse the same calls. A fix is therefore found here, once for all of them, from the
+original arguments, and added to the error while it propagates.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from posenc_native.base.views import (
 
 
 def hint_at(error: BaseException, rotation: Rotation | TableRotation, **tensors: Any) -> None:
-    """Add to the error of a rotation of these tensors what may have been meant, if it shows."""
+    """Add a suggested fix, if one is found, to the error of a rotation of these tensors."""
     fault = fault_of(error)
     if fault is None or fault.hint or type(rotation.rotary_start) is tuple:
-        return  # the call of one of two, with a start of its own, has looked already
+        return  # the call for q or k alone, with its separate start, has already searched
     hint = ""
     if fault.argument in ("pairing", "out_pairing"):
         hint = pairing_hint(getattr(rotation, fault.argument))
@@ -39,7 +39,7 @@ def hint_at(error: BaseException, rotation: Rotation | TableRotation, **tensors:
 
 
 def _of_their_own(argument: str, rotation: Any, tensors: dict[str, Any]) -> str:
-    """q and k of different lengths or widths, which a pair of options allows."""
+    """A hint for q and k of different lengths or widths, which a pair of options allows."""
     if argument != "k" or len(tensors) != 2 or not isinstance(rotation.layout, str):
         return ""
     q, k = map(_shape, tensors.values())
@@ -49,15 +49,15 @@ def _of_their_own(argument: str, rotation: Any, tensors: dict[str, Any]) -> str:
     differ = {letter for letter, m, n in zip(letters, q, k, strict=True) if m != n} - set("gh")
     if differ and differ <= {"s", "t"}:
         if isinstance(rotation, TableRotation):
-            return "for lengths of their own write cos=(cos_q, cos_k), sin=(sin_q, sin_k)"
-        return "for lengths of their own write positions=(q_positions, k_positions)"
+            return "for different lengths write cos=(cos_q, cos_k), sin=(sin_q, sin_k)"
+        return "for different lengths write positions=(q_positions, k_positions)"
     if differ == {"d"} and rotation.k_start < 0:
-        return "for heads of their own width write rotary_start=(q_start, k_start)"
+        return "for heads of different widths write rotary_start=(q_start, k_start)"
     return ""
 
 
 def _full_width(argument: str, rotation: Any, tensors: dict[str, Any]) -> str:
-    """Tables with a column a dim, as cat(freqs, freqs) of transformers has them."""
+    """A hint for tables with a column per dim, like cat(freqs, freqs) in transformers."""
     if argument not in ("cos", "sin") or not isinstance(rotation, TableRotation):
         return ""
     of_table, of_head = _shape(rotation.cos), _shape(next(iter(tensors.values())))
@@ -69,7 +69,7 @@ def _full_width(argument: str, rotation: Any, tensors: dict[str, Any]) -> str:
 
 
 def _one_position(argument: str, rotation: Any, tensors: dict[str, Any]) -> str:
-    """One number where a token's position is meant."""
+    """A hint for a single number that is meant as a token's position."""
     if argument != "positions" or not isinstance(rotation, Rotation):
         return ""
     positions = rotation.positions
@@ -82,7 +82,7 @@ def _one_position(argument: str, rotation: Any, tensors: dict[str, Any]) -> str:
 
 
 def _layout_hint(layout: object) -> str:
-    """The layout that a name is but for capitals and spaces, or with n for heads."""
+    """A hint for a layout that is valid except for capitals, spaces or n for heads."""
     if not isinstance(layout, str):
         return ""
     text = layout.lower().replace(" ", "").replace("n", "h")
@@ -97,7 +97,7 @@ _MISPLACED = ("positions", "cos", "sin", "inv_freq", "x", "q", "k")
 
 
 def _another_layout(argument: str, rotation: Any, tensors: dict[str, Any]) -> str:
-    """The layouts in which the call would be right, if they are few."""
+    """A hint with the layout in which the call would be valid, if it is the only one."""
     shapes = {name: _shape(x) for name, x in tensors.items()}
     rank = len(next(iter(shapes.values())) or ())
     if argument not in _MISPLACED or not 2 <= rank <= 4:
@@ -115,7 +115,7 @@ def _another_layout(argument: str, rotation: Any, tensors: dict[str, Any]) -> st
 
 
 def _fits(rotation: Any, shapes: dict[str, Any], layout: str) -> bool:
-    """Whether all shapes go together in this layout."""
+    """Whether all shapes fit together in this layout."""
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
     try:
@@ -151,14 +151,14 @@ def _fits(rotation: Any, shapes: dict[str, Any], layout: str) -> bool:
         return False
     if given or frequencies[:-1] not in ((), (1,)):
         return True
-    # Nothing else says where tokens or heads are. Only heads of k that are shared by those of q do:
-    # where k has another length, as many would seem to be heads.
+    # Only heads of k that heads of q share tell tokens from heads: if k has another length instead,
+    # as many tokens could look like heads.
     heads = [view.heads for view in views.values()]
     return len(heads) == 2 and 0 < heads[1] < heads[0] and heads[0] % heads[1] == 0
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:
-    """The shape of an array or a tensor; () of a number, None of nothing."""
+    """The shape of an array or a tensor; () for a number, None for None."""
     if value is None:
         return None
     return tuple(getattr(value, "shape", ()))

@@ -1,4 +1,4 @@
-"""Words of other libraries: what a keyword or a name of theirs is here.
+"""Words of other libraries: the equivalents of their keywords and names here.
 
 A function that takes such words ends its arguments with ``**unknown: NoReturn`` and begins so:
 
@@ -7,10 +7,10 @@ A function that takes such words ends its arguments with ``**unknown: NoReturn``
         if unknown or rotary_dim is MISSING:
             unknown_keywords("rotary_frequencies", unknown, rotary_frequencies)
 
-NoReturn lets type checkers refuse every such keyword. The decorator returns the same function: a
-call costs an empty dict and a comparison. (Python counts the arguments before the body runs.
-Without a default for the required ones, ``dim=64`` would be answered by "missing 1 required
-positional argument".)
+NoReturn lets type checkers refuse every such keyword. The decorator returns the same function, so a
+call costs only an empty dict and a comparison. (Python counts the arguments before the body runs.
+Without defaults for the required arguments, ``dim=64`` would raise "missing 1 required positional
+argument".)
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 
 class _Missing:
-    """The default of an argument that is required."""
+    """The default of a required argument."""
 
 
-# The class itself: torch.compile compares a length that is open with no other object (torch 2.11).
+# The class, not an instance: torch.compile compares symbolic lengths with no instance (torch 2.11).
 MISSING: Any = _Missing
 
 
 def takes_words(function: AnyFunction) -> AnyFunction:
-    """Let a function answer keywords that it does not have; see the module's head.
+    """Let a function answer unknown keywords; see the docstring of this module.
 
-    Sets attributes only. Required arguments get the default MISSING, and the signature that help()
-    and inspect show stays the one without it and without ``**unknown``.
+    Sets attributes only. Required arguments get the default MISSING. The signature that help() and
+    inspect show does not have it, nor ``**unknown``.
     """
     signature = inspect.signature(function)
     shown = [
@@ -61,7 +61,7 @@ def takes_words(function: AnyFunction) -> AnyFunction:
 
 
 def check_given(of: Callable[..., Any], *required: Any) -> None:
-    """TypeError for a call without an argument that the function requires."""
+    """TypeError for a call without a required argument."""
     if any(one is MISSING for one in required):
         unknown_keywords(of.__name__, {}, of)
 
@@ -69,12 +69,12 @@ def check_given(of: Callable[..., Any], *required: Any) -> None:
 def unknown_keywords(
     function: str, words: Mapping[str, object], of: Callable[..., Any]
 ) -> NoReturn:
-    """Raise the TypeError for keywords that a function does not have, or for too few arguments.
+    """Raise the TypeError for unknown keywords, or for too few arguments.
 
     Args:
-        function: the name that the error has.
-        words: the keywords, with their values.
-        of: the function or class, whose signature says which keywords there are.
+        function: the name that the error shows.
+        words: the unknown keywords, with their values.
+        of: the function or class whose signature lists the known keywords.
     """
     parameters = inspect.signature(of).parameters
     known = [name for name in parameters if name != "self"]
@@ -92,7 +92,7 @@ def unknown_keywords(
 
 
 def keyword_hint(word: str, value: object, known: list[str]) -> str:
-    """What to write for a keyword, in a function that has the known ones; "" if nobody knows."""
+    """A hint for an unknown keyword of a function with these known ones; "" if there is none."""
     answers = (answer for answer in KEYWORDS.get(word.lower(), ()) if {*answer.beside} <= {*known})
     text: Any = next((answer.text for answer in answers), None)
     if isinstance(text, Mapping):
@@ -114,7 +114,7 @@ def _written(value: object) -> str:
 
 
 class Answer(NamedTuple):
-    """What to write, in functions that have all of some arguments.
+    """A hint for functions that have all of the arguments `beside`.
 
     text: {value} stands for the value, {word} for the word. For flags, a text for each value.
     """
@@ -137,22 +137,22 @@ _HEAD_DIM = _answers(
 _BASE = _answers(
     ("base", "write base={value}"),
     ("inv_freq", "write Rotary(head_dim, base={value}) for inv_freq"),
-    ("", "Rotary(head_dim, base={value}) has it"),
+    ("", "Rotary(head_dim, base={value}) takes it"),
 )
 _TABLES = "for tables write apply_rotary_tables or apply_rotary_qk_tables, with cos and sin"
 _CACHED_TABLES = _answers(
-    ("cos sin", "write cos=..., sin=..., each with a column a pair"),
+    ("cos sin", "write cos=..., sin=..., each with one column per pair"),
     ("inv_freq x", _TABLES),
     ("inv_freq q", _TABLES),
     ("q", _TABLES),
 )
-_NO_LENGTH = "leave out {word}: nothing is precomputed, every length will do"
+_NO_LENGTH = "omit {word}: nothing is precomputed, and any length works"
 _LONGEST = _answers(
     ("positions dim", "write positions={value} for 0 .. {value} - 1"),
     ("", _NO_LENGTH),
 )
 _LENGTH = _answers(
-    ("seq_len", "write seq_len={value} for the length of a text, or leave it out"),
+    ("seq_len", "write seq_len={value} for the length of the text, or omit it"),
     ("positions dim", "write positions={value} for 0 .. {value} - 1"),
     ("", _NO_LENGTH),
 )
@@ -172,25 +172,25 @@ _OFFSET = _answers(
 _INTERLEAVED = _answers(
     ("pairing", {True: 'write pairing="interleaved"', False: 'write pairing="half"'}),
     ("layout dim", {True: 'write layout="interleaved"', False: 'write layout="sin_cos"'}),
-    ("", {True: 'Rotary(..., pairing="interleaved") has it', False: 'leave out {word}: the '
-          'pairing "half" is that of Rotary(...) already'}),
+    ("", {True: 'Rotary(..., pairing="interleaved") takes it', False: 'omit {word}: "half" is '
+          'already the pairing of Rotary(...)'}),
 )  # fmt: skip
 _NEOX = _answers(
     ("pairing", {False: 'write pairing="interleaved"', True: 'write pairing="half"'}),
-    ("", {False: 'Rotary(..., pairing="interleaved") has it', True: 'leave out {word}: the '
-          'pairing "half" is that of Rotary(...) already'}),
+    ("", {False: 'Rotary(..., pairing="interleaved") takes it', True: 'omit {word}: "half" is '
+          'already the pairing of Rotary(...)'}),
 )  # fmt: skip
 _SCALING = _answers(
     ("scaling", 'write scaling={"rope_type": ..., "factor": ...}, as in a config.json'),
-    ("inv_freq", "inv_freq says it: inv_freq, scale = rotary_frequencies(dim, scaling=...)"),
+    ("inv_freq", "inv_freq includes it: inv_freq, scale = rotary_frequencies(dim, scaling=...)"),
 )
 _FACTOR = _answers(
     ("scaling", 'write scaling={"rope_type": "linear", "factor": {value}}'),
-    ("inv_freq", "inv_freq says it: rotary_frequencies(dim, scaling=...)"),
+    ("inv_freq", "inv_freq includes it: rotary_frequencies(dim, scaling=...)"),
 )
 _SHARE = _answers(
     ("rotary_dim", "write rotary_dim=int({value} * head_dim)"),
-    ("inv_freq", "inv_freq says it: rotary_frequencies(int({value} * head_dim))"),
+    ("inv_freq", "inv_freq includes it: rotary_frequencies(int({value} * head_dim))"),
 )
 _INPLACE = _answers(
     ("inplace", "write inplace={value}"),
@@ -198,10 +198,10 @@ _INPLACE = _answers(
 )
 _HEADS = _answers(
     ("num_heads", "write num_heads={value}"),
-    ("", "leave out {word}: heads are counted from the shape"),
+    ("", "omit {word}: the shape has the number of heads"),
 )
 
-# Of transformers, flash-attn, vLLM, Liger, TransformerEngine, ONNX Runtime, torchtune,
+# Words of transformers, flash-attn, vLLM, Liger, TransformerEngine, ONNX Runtime, torchtune,
 # x-transformers, diffusers, fairseq, Megatron and Meta's code.
 _WORDS: tuple[tuple[str, tuple[Answer, ...]], ...] = (
     ("""dim head_dim rotary_dim head_size dim_head d_head rot_dim rotary_embedding_dim d_model
@@ -236,7 +236,7 @@ _WORDS: tuple[tuple[str, tuple[Answer, ...]], ...] = (
         ("layout", 'write layout="bshd", "bhsd", "sbhd" or "thd"'))),
     ("unsqueeze_dim", _answers(
         ("layout", 'write layout="bhsd" for unsqueeze_dim=1, layout="bshd" for unsqueeze_dim=2'))),
-    ("seq_dim", _answers(("layout", 'the layout says it: layout="bhsd" or "bshd"'))),
+    ("seq_dim", _answers(("layout", 'the layout includes it: layout="bhsd" or "bshd"'))),
     ("query query_states xq", _answers(("q", "write q=..."), ("x", "write x=..."))),
     ("key key_states xk", _answers(("k", "write k=..."))),
     ("num_heads n_heads num_attention_heads", _HEADS),
@@ -245,22 +245,22 @@ KEYWORDS = {word: answers for words, answers in _WORDS for word in words.split()
 
 
 def name_hint(name: str) -> str:
-    """What a function or module of other libraries is here; "" if nobody knows."""
+    """A hint with the equivalent of another library's function or module; "" if there is none."""
     return NAMES.get(name, "")
 
 
 _TURNS = (
-    "posenc_native.apply_rotary_qk(q, k, positions, inv_freq) turns q and k; "
-    "posenc_native.apply_rotary_qk_tables(q, k, cos, sin) does so by ready tables"
+    "posenc_native.apply_rotary_qk(q, k, positions, inv_freq) rotates q and k; "
+    "posenc_native.apply_rotary_qk_tables(q, k, cos, sin) rotates them by precomputed tables"
 )
-_A_PART = "it is a part of the rotation: posenc_native.apply_rotary(x, positions, inv_freq"
+_A_PART = "it is part of the rotation: posenc_native.apply_rotary(x, positions, inv_freq"
 _MODULE = "posenc_native.nn.RotaryEmbedding(head_dim, base=...{}) is the module"
 
 _NAMES = (
     ("""apply_rope apply_rotary_pos_emb apply_rotary_position_embeddings rope liger_rotary_pos_emb
      LigerRopeFunction fused_apply_rotary_pos_emb""", _TURNS),
     ("apply_rotary_emb apply_rotary_emb_torch apply_rotary_embedding",
-     f'{_TURNS}; for neighbouring dims write pairing="interleaved"'),
+     f'{_TURNS}; for adjacent dims write pairing="interleaved"'),
     ("rotate_half", f'{_A_PART}), with pairing="half"'),
     ("rotate_every_two", f'{_A_PART}, pairing="interleaved")'),
     ("LlamaRotaryEmbedding RotaryPositionEmbedding get_rope RoPE", _MODULE.format("")),
@@ -270,7 +270,7 @@ _NAMES = (
     ("ROPE_INIT_FUNCTIONS rope_frequencies",
      "posenc_native.rotary_frequencies(rotary_dim, base, scaling) makes them"),
     ("yarn_get_mscale",
-     "posenc_native.softmax_correction(scaling) is its factor of the scores"),
+     "posenc_native.softmax_correction(scaling) is its factor for the scores"),
     ("get_timestep_embedding",
      'posenc_native.sinusoidal_preset("diffusers_timestep", timesteps, dim) is the table'),
     ("positional_encoding SinusoidalPositionalEmbedding",

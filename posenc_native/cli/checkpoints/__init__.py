@@ -1,1 +1,1 @@
-"""Commands about checkpoints: how one rotates, and whether several rotate alike."""
+"""Commands for checkpoints: explain how one rotates, and compare several."""

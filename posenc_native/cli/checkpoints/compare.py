@@ -1,4 +1,4 @@
-"""compare: whether checkpoints rotate alike, and where they part."""
+"""compare: whether checkpoints rotate alike, and where they differ."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .explain import WIDEST
 
 
 class UnreadableError(CommandError):
-    """Something that cannot be compared."""
+    """A source that cannot be read or compared."""
 
     status = 2
 
@@ -34,33 +34,33 @@ def compare(
     weights: str | None = None,
     json: bool = False,
 ) -> int:
-    """Say whether checkpoints rotate alike, and where they part.
+    """Say whether checkpoints rotate alike, and where they differ.
 
-    Reads how each of them encodes positions by rotation and compares the others
-    with the first: pairing, base, scaling, rotated dims, attention factor,
-    softmax correction, position axes, layers without rotary encoding. Says for
-    rotations that differ how far apart cosines, sines and scores are, and from
-    which position on bfloat16 shows it.
+    Reads how each checkpoint encodes positions by rotation and compares the
+    others with the first: pairing, base, scaling, rotated dims, attention factor,
+    softmax correction, position axes, layers without rotary encoding. If
+    rotations differ, says how far apart cosines, sines and scores are, and from
+    which position on bfloat16 shows the difference.
 
-    Each is a path, as `explain` takes it: a Hugging Face config.json or its
-    folder, a GGUF or ONNX file, Meta's or Mistral's params.json, Megatron-LM's
+    Each checkpoint is a path, as `explain` takes it: a Hugging Face config.json or
+    its folder, a GGUF or ONNX file, Meta's or Mistral's params.json, Megatron-LM's
     arguments or a NeMo or Megatron-Bridge YAML, settings of torchtitan,
     torchtune, TensorRT-LLM, vLLM or SGLang; or the name of a preset. Weights are
-    read with --weights alone.
+    read only with --weights.
 
     Exit status: 0 they rotate alike, 1 they differ, 2 one cannot be read.
 
     Args:
-        first: what the others are compared with
+        first: the checkpoint that the others are compared with
         second: compared with it
-        others: more of them to compare with the first
+        others: more checkpoints to compare with the first
         at: positions at which to say how far apart they are (default: some, up to the longest
             sequence)
-        permuted: the weights of queries and keys were permuted with the pairing, as converters do
-            from one to the other
-        weights: a .safetensors file of each of them, separated by commas in the same order (- for
-            none): which pairing the weights of queries and keys look like
-        json: as one JSON object, for programs
+        permuted: the weights of queries and keys were permuted to match the pairing, as
+            converters do
+        weights: a .safetensors file for each of them, separated by commas in the same order
+            (empty for none); says which pairing the weights of queries and keys look like
+        json: print one JSON object, for programs
 
     Examples:
         $ path/to/model model.gguf --permuted
@@ -75,7 +75,7 @@ def compare(
             described.append(read(source, "compare"))
     files = None if weights is None else [each or None for each in weights.split(",")]
     if files is not None and len(files) != len(sources):
-        expected = f"{len(sources)} files, one of each (nothing for none)"
+        expected = f"{len(sources)} files, one for each checkpoint (empty for none)"
         raise UsageError(f"--weights: expected {expected}, got {len(files)}")
     with _reading("--weights"):
         found = comparison_of(*described, at=at, permuted=permuted, weights=files)
@@ -89,7 +89,7 @@ def compare(
 
 @contextlib.contextmanager
 def _reading(source: str) -> Iterator[None]:
-    """One line and status 2 for what cannot be read."""
+    """One line and status 2 for a source that cannot be read."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""explain: how a model rotates, in words and as a picture."""
+"""explain: describe how a model rotates, in words and as a picture."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from posenc_native.rotary.rotary import Rotary
 Form = Annotated[str, Kind(choices=tuple(WRITERS))]
 Picture = Annotated[Path, output(*FORMATS, short=None)]
 
-WIDEST = 92  # characters of a line; longer ones read badly
+WIDEST = 92  # characters in a line; longer ones are hard to read
 
 
 def explain(
@@ -38,22 +38,22 @@ def explain(
     """Say in plain words how a model rotates, from its files or its name.
 
     Says how a model encodes positions by rotation, layer by layer, and where
-    engines are known to differ on it. Reads a Hugging Face config.json or its
+    engines are known to disagree about it. Reads a Hugging Face config.json or its
     folder, GGUF and ONNX files, Meta's and Mistral's params.json, Megatron-LM's
     arguments and YAML of NeMo and Megatron-Bridge, settings of torchtitan,
     torchtune, TensorRT-LLM, vLLM and SGLang, and configurations of MLX. Nothing
     is downloaded, no weights are read, and neither torch nor transformers is
-    needed; GGUF, YAML and --plot need a package each, which is named.
+    needed. GGUF, YAML and --plot need one package each; an error names it.
 
     Args:
-        path: a file, or its folder; megatron:PATH says what kind it is, PATH+{...} puts overrides
-            on top, as vLLM's --hf-overrides does
-        preset: in place of a path the name of a published model (--list-presets of `plot`)
-        json: as one JSON object, for programs
-        as_: print the entries that say the same in another engine's words; what these cannot say
-            is on stderr, and the exit status then 1
-        plot: also draw what the scaling does to each frequency: .png, .svg, .pdf; a file that is
-            there is replaced
+        path: a file, or its folder; megatron:PATH names its format, PATH+{...} adds overrides,
+            as vLLM's --hf-overrides does
+        preset: the name of a published model instead of a path (--list-presets of `plot`)
+        json: print one JSON object, for programs
+        as_: print the equivalent entries for another engine; what they cannot express is printed
+            on stderr, and the exit status is then 1
+        plot: also draw what the scaling does to each frequency: .png, .svg, .pdf; an existing file
+            is replaced
 
     Examples:
         $ path/to/model/config.json
@@ -81,24 +81,24 @@ def explain(
     show_text(printable(str(found) if wide is None else found.text(wide)))
     if plot is None:
         return 0
-    # Layers that rotate alike are one picture, whatever else they differ in.
+    # Layers that rotate alike share one picture, even if they differ otherwise.
     rotating: dict[Rotary, list[str]] = {}
     for group in found.layers:
         if group.rotary is not None:
             rotating.setdefault(group.rotary, []).append(group.layer_type or "")
     if not rotating:
-        raise CommandError(f"{path}: no layer rotates, there is nothing to draw")
+        raise CommandError(f"{path}: no layer rotates, so there is nothing to draw")
     show(lambda module: _draw_frequencies_by_layer(module, rotating), plot)
     return 0
 
 
 def _in_words_of(found: Explanation, form: str) -> int:
-    """Print the entries that say the same; on stderr what they cannot say."""
-    assert found.description is not None  # it has been read
+    """Print the equivalent entries, and on stderr what they cannot express."""
+    assert found.description is not None  # it was read from a file or a preset
     written = write(found.description, form)
     print(json_text.dumps(written.entries, indent=2))
     for lost in written.lost:
-        print(printable(f"not said: {lost}"), file=sys.stderr)
+        print(printable(f"not expressed: {lost}"), file=sys.stderr)
     return 1 if written.lost else 0
 
 
@@ -110,7 +110,7 @@ def _draw_frequencies_by_layer(plot: Any, rotating: Mapping[Rotary, list[str]]) 
         count, figsize=(8.0, 4.4 * count), layout="constrained", squeeze=False
     )
     for (rotary, layers), ax in zip(rotating.items(), axes.flat, strict=True):
-        # Frequencies of its own have no base from which to scale.
+        # Given frequencies have no base to scale from.
         plot.frequencies(rotary, rotary if "inv_freq" in rotary._given else None, ax=ax)
         if count > 1:
             title = f"{' and '.join(layers)}: {ax.get_title(loc='left')}"

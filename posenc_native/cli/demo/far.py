@@ -25,7 +25,7 @@ TOKENS = 64
 
 @dataclass(frozen=True)
 class Attention:
-    """Attention of `TOKENS` neighbouring tokens to the `WINDOW` tokens that end at each.
+    """Attention of `TOKENS` neighboring tokens to the `WINDOW` tokens that end at each.
 
     Attributes:
         weights: ``[TOKENS, WINDOW]``, by distance.

@@ -12,7 +12,7 @@ from .show import share_of_attention, text_of
 __all__ = ["draw"]
 
 INK, ORANGE = "#1a1a1a", "#c9701a"
-# Told apart without colour as well.
+# Told apart without color as well.
 STYLES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("transformers", {"color": ORANGE, "linestyle": "--", "marker": "s"}),
     ("posenc_native", {"color": INK, "linestyle": "-", "marker": "o"}),

@@ -1,8 +1,8 @@
-"""The operations in plain NumPy: the oracle of the tests, and what runs without the native module.
+"""The operations in plain NumPy: the oracle of the tests, and the fallback without native code.
 
 Everything is computed in float64 and rounded once, when it is stored; nothing here is tuned. The
-functions have the signatures of the native module and take NumPy arrays only. The public functions
-document what they mean.
+functions have the signatures of the native module and take only NumPy arrays. The public functions
+document them.
 """
 
 from .norm_rotary import (

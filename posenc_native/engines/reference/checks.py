@@ -1,4 +1,4 @@
-"""What a valid call is, for arrays of NumPy, and how results are rounded and stored."""
+"""Checks of calls on NumPy arrays, and rounding and storing of results."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from posenc_native.base.arguments import wrong_type, wrong_value
 
 Array = npt.NDArray[Any]
 FloatArray = npt.NDArray[np.float64]
-# Where results go: to new arrays (False), over the inputs (True), or to others.
+# Memory for results: new arrays (False), the inputs (True), or other arrays.
 To = bool | tuple[Any, ...]
 
 
 def round_once(values: FloatArray, dtype: np.dtype[Any]) -> Array:
-    """Values to the nearest of dtype, ties to even."""
+    """Values rounded to the nearest of dtype, ties to even."""
     with np.errstate(over="ignore", invalid="ignore"):
         exact_enough = _round_to_odd(values) if dtype.name == "bfloat16" else values
         rounded: Array = exact_enough.astype(dtype)
@@ -26,7 +26,7 @@ def round_once(values: FloatArray, dtype: np.dtype[Any]) -> Array:
 
 
 def _round_to_odd(values: FloatArray) -> npt.NDArray[np.float32]:
-    """To float32, towards zero, the last bit set if inexact: bfloat16 then rounds only once."""
+    """Round to float32 toward zero, last bit set if inexact: bfloat16 then rounds only once."""
     nearest = values.astype(np.float32)
     bits = nearest.view(np.uint32)
     bits -= np.abs(nearest) > np.abs(values)
@@ -55,7 +55,7 @@ def check_float_array(function: str, argument: str, value: object) -> None:
 
 
 def position_array(function: str, positions: object, row_bytes: int = 1) -> Array:
-    """Positions as an array, an int n meaning 0 .. n-1; each adds row_bytes to the result."""
+    """Positions as an array; an int n means 0 .. n-1. Each adds row_bytes to the result."""
     if isinstance(positions, (int, np.integer)):
         count = arguments.size(function, "positions", positions)
         arguments.check_byte_count(function, (count, 8), max(row_bytes, 1))
@@ -69,7 +69,7 @@ def position_array(function: str, positions: object, row_bytes: int = 1) -> Arra
 
 
 def table_dtype(function: str, dtype: npt.DTypeLike | None, out: Array | None) -> np.dtype[Any]:
-    """Dtype of a table: the one asked for, else that of out, else float32."""
+    """Dtype of a table: the requested one, otherwise that of out, otherwise float32."""
     if dtype is not None:
         result = np.dtype(dtype)
     elif isinstance(out, np.ndarray):
@@ -89,7 +89,7 @@ def check_out(
     replaceable: Array | None = None,
     name: str = "out",
 ) -> None:
-    """Check where a result goes: out may be `replaceable` itself but overlap no other input."""
+    """Check the output: it may be `replaceable` itself but must overlap no other input."""
     if out is None:
         return
     if not isinstance(out, np.ndarray):
@@ -105,12 +105,15 @@ def check_out(
 def check_writable(
     function: str, argument: str, array: Array, inputs: Sequence[Array | None]
 ) -> None:
-    """ValueError unless results can go there: the memory is writable and apart from the inputs."""
+    """ValueError unless results can be stored there: writable memory that no input shares."""
     if not array.flags.writeable:
         wrong_value(function, argument, "a writable array", "a read-only one")
     if not memory.distinct_elements(array.itemsize, array.shape, array.strides):
         wrong_value(
-            function, argument, "elements apart in memory", f"strides {list(array.strides)}"
+            function,
+            argument,
+            "separate memory for every element",
+            f"strides {list(array.strides)}",
         )
     if any(other is not None and np.shares_memory(array, other) for other in inputs):
         wrong_value(function, argument, "no partial overlap with an input", "shared memory")
@@ -123,9 +126,9 @@ def check_outputs(
     read: Sequence[Array | None],
     count: int = 2,
 ) -> Sequence[Array | None]:
-    """Where the results of the first `count` inputs go: each where it is, or apart from all else.
+    """The outputs for the first `count` inputs: each in place, or in memory shared with nothing.
 
-    Of new arrays there is None.
+    None stands for a new array.
     """
     if not to:
         return [None] * count
@@ -142,7 +145,7 @@ def check_outputs(
 
 
 def _same_memory(a: Array, b: Array) -> bool:
-    """Whether two views of equal shape and dtype show the same memory in the same order."""
+    """Whether two views of equal shape and dtype have the same memory in the same order."""
     return a.ctypes.data == b.ctypes.data and all(
         length == 1 or a_stride == b_stride
         for length, a_stride, b_stride in zip(a.shape, a.strides, b.strides, strict=True)

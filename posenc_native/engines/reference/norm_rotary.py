@@ -1,4 +1,4 @@
-"""What stands before attention, in float64: an RMS norm, the rotation, the append to a cache."""
+"""The steps before attention in float64: an RMS norm, the rotation, the append to a cache."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ AnyRotation = Rotation | TableRotation
 
 
 def norm_rotary_qk(q: Array, k: Array, *call: Any) -> tuple[Array, ...]:
-    """q and k normed and rotated; call: a Rotation, compute, a Norm, and where to."""
+    """q and k normed and rotated; call: a Rotation, compute, a Norm, and outputs."""
     return _norm_rotary("norm_rotary_qk", Rotation, q, k, *call)
 
 
 def norm_rotary_qk_tables(q: Array, k: Array, *call: Any) -> tuple[Array, ...]:
-    """q and k normed and rotated by tables; call: a TableRotation, a Norm, and where to."""
+    """q and k normed and rotated by tables; call: a TableRotation, a Norm, and outputs."""
     return _norm_rotary("norm_rotary_qk_tables", TableRotation, q, k, *call)
 
 
 def rotary_append(q: Array, k: Array, v: Array, *call: Any) -> tuple[Array, ...]:
-    """q and k rotated, k and v cached; call: a Rotation, compute, a Norm, a Cache, where to."""
+    """q and k rotated, k and v cached; call: a Rotation, compute, a Norm, a Cache, outputs."""
     return _append("rotary_append", Rotation, q, k, v, *call)
 
 
 def rotary_append_tables(q: Array, k: Array, v: Array, *call: Any) -> tuple[Array, ...]:
-    """The same by tables; call: a TableRotation, a Norm, a Cache, and where to."""
+    """The same by tables; call: a TableRotation, a Norm, a Cache, and outputs."""
     return _append("rotary_append_tables", TableRotation, q, k, v, *call)
 
 
 def _records(kind: Any, options: list[Any]) -> tuple[AnyRotation, object, Norm, list[Any]]:
-    """A rotation, how it is computed, a norm, and the options behind them."""
+    """A rotation, how it is computed, a norm, and the options after them."""
     count = len(kind._fields)
     rotation, others = kind(*options[:count]), options[count:]
     compute = others.pop(0) if kind is Rotation else rotation.compute
@@ -95,14 +95,14 @@ def _append(
 def _turned(
     function: str, q: Array, k: Array, rotation: AnyRotation, compute: object, norm: Norm
 ) -> tuple[Array, Array]:
-    """q and k normed and rotated, in memory of their own."""
+    """q and k normed and rotated, in new memory."""
     as_written = rounds_as_written(function, compute)
     for name, x in (("q", q), ("k", k)):
         check_float_array(function, name, x)
         if x.dtype != q.dtype:
             wrong_type(function, name, f"the dtype of q, {q.dtype}", x.dtype)
     norm = check_norm(function, norm, q.dtype, rotation.layout)
-    if isinstance(rotation, Rotation):  # of q, which is rotated in float64
+    if isinstance(rotation, Rotation):  # the dtype of q, although q is rotated in float64
         arguments.factor(function, "scale", rotation.scale, q.dtype)
     weights = {"q": norm.q_weight, "k": norm.k_weight}
     inputs = {"q": q, "k": k}
@@ -126,7 +126,7 @@ def _turned(
 
 
 def round_once_to(values: Array, dtype: np.dtype[Any]) -> Array:
-    """Values in float64, or of the dtype already, in the dtype."""
+    """Values, in float64 or already in the dtype, in the dtype."""
     return values if values.dtype == dtype else round_once(values, dtype)
 
 
@@ -135,17 +135,17 @@ def _wide(x: Array, as_written: bool) -> Array:
 
 
 def _rotate(q: Array, k: Array, rotation: AnyRotation, as_written: bool) -> tuple[Array, ...]:
-    """Rotated in the dtype that they have."""
+    """q and k rotated in their own dtype."""
     if isinstance(rotation, TableRotation):
         compute = "as_written" if as_written else "float32"
         return rotary.apply_rotary_qk_tables(q, k, *rotation._replace(compute=compute), False)
     if not as_written:
         return rotary.apply_rotary_qk(q, k, *rotation, False)
-    # The checks of positions, then their tables.
+    # Check the positions, then make their tables.
     rotary.apply_rotary_qk(q, k, *rotation, False)
     function = "norm_rotary_qk"
     if rotation.inv_freq.ndim != 1:
-        expected = "'float32' with frequencies by head, of which no code has tables"
+        expected = "'float32' with frequencies per head (no library has tables for these)"
         wrong_value(function, "compute", expected, "'as_written'")
     points = rotation.positions
     if points is None:
@@ -164,7 +164,7 @@ def _rotate(q: Array, k: Array, rotation: AnyRotation, as_written: bool) -> tupl
 def _norm(
     function: str, argument: str, weight: Any, norm: Norm, view: RotaryView, as_written: bool
 ) -> Any:
-    """The norm of one of q and k, as a function; its weight is checked."""
+    """The norm of q or of k as a function, with a checked weight."""
     factor: FloatArray | None = None
     if weight is not None:
         check_float_array(function, argument, weight)
@@ -194,7 +194,7 @@ def _arrays_of(rotation: AnyRotation, norm: Norm) -> list[Array | None]:
 
 
 def _check_slot_values(function: str, slots: Array, view: RotaryView, cache: CacheView) -> None:
-    """Within the cache, and none of them twice."""
+    """ValueError unless slots are within the cache and none is used twice."""
     rows = _slots_of_rows(slots if slots.dtype == np.uint64 else slots.astype(np.int64), view)
     outside = rows >= cache.slots
     if slots.dtype != np.uint64:
@@ -203,7 +203,7 @@ def _check_slot_values(function: str, slots: Array, view: RotaryView, cache: Cac
         expected = f"-1, or slots 0 .. {cache.slots - 1}"
         wrong_value(function, "slots", expected, int(rows[outside].flat[0]))
     rows = rows.astype(np.int64)
-    # Rows of a batch have slots of their own, or share them.
+    # Rows of a batch have separate slots, or share them.
     for row in rows if cache.batch is not None else [rows.reshape(-1)]:
         written = row[row >= 0]
         unique, counts = np.unique(written, return_counts=True)
@@ -219,7 +219,7 @@ def _slots_of_rows(slots: Array, view: RotaryView) -> Array:
 
 
 def _write(cache: Array, x: Array, slots: Array, view: RotaryView, of_cache: CacheView) -> None:
-    """The heads of every token into its slot."""
+    """Write the heads of every token to its slot."""
     letters = view.layout.replace("t", "s")
     missing = [letter for letter in "bsh" if letter not in letters]
     x = x.reshape(*(1 for _ in missing), *x.shape)

@@ -1,8 +1,8 @@
 """Phases in turns, 64-bit fixed point, and their cosines and sines in float64.
 
-A frequency of T / 2^64 turns a position puts the integer position p at phase p * T mod 2^64: one
-integer product, whose overflow removes the whole turns. The only error is that T is rounded, which
-moves the angle by at most |p| * 2^-65 turns.
+With a frequency of T / 2^64 turns per position, the integer position p has phase p * T mod 2^64:
+one integer product, whose overflow removes the whole turns. The only error is the rounding of T,
+which moves the angle by at most |p| * 2^-65 turns.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LOW_HALF = 2**32 - 1
 
 @lru_cache(maxsize=64)
 def fixed_point(frequencies: tuple[float | Decimal, ...]) -> tuple[int, ...]:
-    """Frequencies, radians a position, as turns a position in units of 2^-64, to the nearest."""
+    """Frequencies in radians per position as turns per position, rounded to units of 2^-64."""
     with decimal.localcontext(EXACT):
         return tuple(
             int((Decimal(frequency) * TURN / TWO_PI).to_integral_value())
@@ -37,13 +37,13 @@ def fixed_point(frequencies: tuple[float | Decimal, ...]) -> tuple[int, ...]:
 
 
 def phases_at(positions: Array, frequencies: Sequence[float | Decimal]) -> PhaseArray:
-    """Phase of every position at the frequency with the same last index; the two broadcast."""
+    """The phase of every position at the frequency with the same last index; both broadcast."""
     turns = fixed_point(tuple(frequencies))
     fraction_of_turn = np.array([t % TURN for t in turns], dtype=np.uint64)
     if positions.dtype.kind in "iu":
         products: PhaseArray = positions.astype(np.uint64) * fraction_of_turn
         return products
-    # p * T = whole * T + sign * |frac| * T, where whole turns of T matter for the second product.
+    # p * T = whole * T + sign * |frac| * T; the second product needs the whole turns of T too.
     frac, whole = np.modf(positions.astype(np.float64))
     frac_fixed = np.rint(np.abs(frac) * float(TURN)).astype(np.uint64)
     whole_turns = np.array([t // TURN % TURN for t in turns], dtype=np.uint64)
@@ -64,7 +64,7 @@ def _high_product(a: PhaseArray, b: PhaseArray) -> PhaseArray:
 
 def cos_sin(phase: PhaseArray) -> tuple[FloatArray, FloatArray]:
     """Cosine and sine of phases."""
-    # Taking the nearest quarter turn off as an integer keeps the digits of angles close to it.
+    # Subtracting the nearest quarter turn as an integer keeps the digits of angles close to it.
     quarter = (phase + 2**61) >> 62
     angle = (phase - (quarter << 62)).view(np.int64) * (2 * math.pi / TURN)
     cos, sin = np.cos(angle), np.sin(angle)

@@ -15,7 +15,7 @@ from .checks import Array, check_array, check_float_array, check_out, round_once
 
 
 def toeplitz_bias(diagonals: Array, *call: Any) -> Array:
-    """``[..., H, q_len, k_len]``: the diagonals laid down; call: a Grid, dtype and out."""
+    """The bias ``[..., H, q_len, k_len]`` from diagonals; call: a Grid, dtype and out."""
     function = "toeplitz_bias"
     *options, dtype, out = call
     grid = Grid(*options)
@@ -37,7 +37,7 @@ def toeplitz_bias(diagonals: Array, *call: Any) -> Array:
 
 
 def add_toeplitz_bias(scores: Array, diagonals: Array, *call: Any) -> Array:
-    """Scores and bias, added in float32 (float64 for float64); call: a Grid, and out."""
+    """Scores plus bias, added in float32 (float64 for float64); call: a Grid, and out."""
     function = "add_toeplitz_bias"
     *options, out = call
     grid = Grid(*options)
@@ -54,7 +54,7 @@ def add_toeplitz_bias(scores: Array, diagonals: Array, *call: Any) -> Array:
 
 
 def diagonal_sums(grad: Array, shape: tuple[int, ...], *call: Any) -> Array:
-    """Sums along diagonals, of this shape, summed over leading axes that it lacks; call: a Grid."""
+    """Sums along diagonals, with this shape, over leading axes that it lacks; call: a Grid."""
     function = "diagonal_sums"
     grid = Grid(*call)
     leading = _check_matrices(function, "grad", grad, grid)
@@ -141,7 +141,7 @@ def _entries(function: str, name: str, shape: tuple[int, ...], grid: Grid) -> tu
     if q_offset is not None:
         check_array(function, "q_offset", q_offset, arguments.INTEGER_DTYPES)
         if rank != 1:
-            wrong_value(function, "q_offset", "none where q_len and k_len are tuples", q_offset)
+            wrong_value(function, "q_offset", "None if q_len and k_len are tuples", q_offset)
     for queries, keys, first, count in zip(q_len, k_len, start, shape[-rank:], strict=True):
         if not queries or not keys:
             continue
@@ -174,7 +174,7 @@ def _lay_down(
 def _entries_of(
     plane: tuple[int, ...], entries: tuple[Array, ...], q_offset: Array | None
 ) -> tuple[Array, ...]:
-    """The entries of one matrix. Where it is empty, its offset may be one that int64 lacks."""
+    """The entries of one matrix. If it is empty, its offset may exceed int64."""
     if q_offset is None or not entries[0].size:
         return entries
     return entries[0] - int(q_offset[plane[: q_offset.ndim]]), *entries[1:]
@@ -207,13 +207,13 @@ def _relative_rows(function: str, name: str, x: Array, last: str) -> tuple[tuple
 
 
 def _columns(function: str, columns: Columns, shape: tuple[int, ...], width: int) -> Array:
-    """The column of every query and key, of this shape; `width` where there is none."""
+    """The column of every query and key, with this shape; `width` if there is none."""
     index, start, q_offset, missing = columns
     *leading, queries, keys = shape
     entries = start + np.arange(keys) - np.arange(queries)[:, None]
     if q_offset is not None:
         planes = (*q_offset.shape, *(1,) * (len(leading) - q_offset.ndim + 2))
-        if q_offset.dtype == np.uint64:  # beyond int64 there is no column either
+        if q_offset.dtype == np.uint64:  # an offset beyond int64 has no column either
             q_offset = np.minimum(q_offset, np.uint64(2**63 - 1))
         entries = entries - q_offset.astype(np.int64).reshape(planes)
     if index is None:

@@ -75,7 +75,7 @@ def apply_rotary(x: Array, *call: Any) -> Array:
 def apply_rotary_qk(q: Array, k: Array, *call: Any) -> tuple[Array, ...]:
     """q and k, which may differ in heads, rotated by the same angles.
 
-    call: a Rotation, and where to: False for new arrays, True for q and k, or a pair of arrays.
+    call: a Rotation, and outputs: False for new arrays, True for q and k, or a pair of arrays.
     """
     return _by_positions("apply_rotary_qk", {"q": q, "k": k}, *call)
 
@@ -103,12 +103,12 @@ def _by_positions(function: str, inputs: dict[str, Array], *call: Any) -> tuple[
 def rotary_backward(
     grads: tuple[Array, ...], inputs: tuple[Array, ...], *call: Any
 ) -> tuple[tuple[Array, ...], FloatArray, FloatArray | None]:
-    """Gradients of x (or of q and k), of frequencies and, if wanted, of positions.
+    """Gradients of x (or of q and k), of frequencies and, if requested, of positions.
 
-    What comes in are gradients of the rotated tensors. Those of frequencies are shaped like
-    inv_freq, those of positions [A, b, s]; both are float64.
+    The incoming gradients are those of the rotated tensors. Gradients of frequencies have the shape
+    of inv_freq, those of positions [A, b, s]; both are float64.
 
-    call: the Rotation, and whether the gradient of positions is wanted.
+    call: the Rotation, and whether the gradient of positions is requested.
     """
     function = "rotary_backward"
     *options, of_positions = call
@@ -133,7 +133,7 @@ def rotary_backward(
         axis=0,
     )
     angles = -angles if rotation.inverse else angles
-    # Which axis of positions drives which pair; where phases are summed, all axes do.
+    # The axis of positions that drives each pair; if phases are summed, all axes do.
     by_axis = points.astype(np.float64)
     if axes is None and frequencies.ndim < 3:
         by_axis = by_axis[None]
@@ -162,7 +162,7 @@ def apply_rotary_tables(x: Array, *call: Any) -> Array:
 
 
 def apply_rotary_qk_tables(q: Array, k: Array, *call: Any) -> tuple[Array, ...]:
-    """As `apply_rotary_qk`, by tables; call: a TableRotation, and where to."""
+    """As `apply_rotary_qk`, by tables; call: a TableRotation, and outputs."""
     return _by_tables("apply_rotary_qk_tables", {"q": q, "k": k}, *call)
 
 
@@ -192,7 +192,7 @@ def _by_tables(function: str, inputs: dict[str, Array], *call: Any) -> tuple[Arr
 def _check_outs(
     function: str, inputs: dict[str, Array], to: Any, read: list[Array | None]
 ) -> Sequence[Array | None]:
-    """Where the results go; of x, `to` is that itself."""
+    """The checked outputs; for x, `to` is the output itself."""
     if len(inputs) == 2:
         return check_outputs(function, inputs, to, read)
     (x,) = inputs.values()
@@ -206,7 +206,7 @@ def _read_by(rotation: TableRotation) -> list[Array | None]:
 
 
 class _Angles(NamedTuple):
-    """What makes the angles of a call, checked."""
+    """The checked data that determine the angles of a call."""
 
     points: Array
     frequencies: Array
@@ -215,7 +215,7 @@ class _Angles(NamedTuple):
     read: list[Array | None]  # the arrays that must not be written to
 
     def cos_sin(self, inverse: bool = False) -> tuple[FloatArray, FloatArray]:
-        """Cosines and sines, for the rotation forwards or back."""
+        """Cosines and sines for the forward or the inverse rotation."""
         cos, sin = _rotary_cos_sin(self.points, self.frequencies, self.axes, self.scale)
         return cos, -sin if inverse else sin
 
@@ -237,7 +237,7 @@ def _angles(
 def _tables_of_tokens(
     function: str, rotation: TableRotation, view: RotaryView
 ) -> tuple[FloatArray, FloatArray, bool]:
-    """Cosines and sines, of the sign that the rotation wants, and whether they are by head."""
+    """Cosines and sines with the sign for the rotation, and whether they are per head."""
     rounds_as_written(function, rotation.compute)
     given = {"cos": rotation.cos, "sin": rotation.sin}
     count = None if rotation.rows is None else _check_rows(function, rotation, view)
@@ -256,7 +256,7 @@ def _tables_of_tokens(
             if table.shape[0] != rotation.cos.shape[0]:
                 wrong_value(function, name, f"{rotation.cos.shape[0]} axes", list(table.shape))
             pairs = [table[axis, ..., pair] for pair, axis in enumerate(axes.tolist())]
-            # Without pairs there may be no axes.
+            # Without pairs, there may be no axes.
             table = np.stack(pairs, axis=-1) if pairs else np.zeros(table.shape[1:], table.dtype)
         if by_head:
             table = table.swapaxes(-2, -3) if own else table[..., None, :]
@@ -265,7 +265,7 @@ def _tables_of_tokens(
 
 
 def _check_rows(function: str, rotation: TableRotation, view: RotaryView) -> int:
-    """How many rows the tables have; ValueError where a token has none of them."""
+    """The number of rows of the tables; ValueError if a token's row is not one of them."""
     rows, count = rotation.rows, int(rotation.cos.shape[0])
     check_array(function, "rows", rows, arguments.INTEGER_DTYPES)
     if rotation.axis_map is not None:
@@ -376,7 +376,7 @@ def _common_dtype(function: str, inputs: dict[str, Array]) -> np.dtype[Any]:
 
 
 def _check_tables(function: str, cos: Array, sin: Array) -> int:
-    """The number of pairs that the tables are for; their shapes are checked against x."""
+    """The number of pairs in the tables; their shapes are later checked against x."""
     check_float_array(function, "cos", cos)
     check_float_array(function, "sin", sin)
     if sin.dtype != cos.dtype:
@@ -441,7 +441,7 @@ def _axis_map(
     positions_shape: tuple[int, ...],
     of: str = "positions",
 ) -> Any:
-    """The axis_map, checked against the axes that it chooses from, those of positions or tables."""
+    """The axis_map, checked against the axes of positions or tables that it selects from."""
     if axis_map is None:
         return None
     check_array(function, "axis_map", axis_map, arguments.INTEGER_DTYPES)

@@ -1,4 +1,4 @@
-"""Phases that data decide, with Python's integers, and rotations by them."""
+"""Data-dependent phases with Python integers, and rotations by them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LARGEST = 2.0**31  # radians of a step
 
 
 def accumulated_phases(steps: Array, state: Array | None) -> Array:
-    """Sums of steps [..., s, P] along s, in turns times 2^64, from a state [..., P] on."""
+    """Sums of steps [..., s, P] along s, in turns times 2^64, starting from a state [..., P]."""
     check_float_array("accumulated_phases", "steps", steps)
     with decimal.localcontext(EXACT):
         turns = [
@@ -54,7 +54,7 @@ def selective_rotary_qk(
     out_pairing: Any,
     to: bool | tuple[Array | None, Array | None],
 ) -> tuple[Array | None, Array | None, Array]:
-    """q and k rotated by sums of steps, and the states after the tokens; `to` as everywhere."""
+    """q and k rotated by sums of steps, and the states after the tokens; `to`: outputs."""
     function = "selective_rotary_qk"
     if not (np.abs(steps.astype(np.float64)) <= LARGEST).all():
         wrong_value(function, "steps", "finite radians of at most 2^31", "larger ones or NaN")
@@ -91,7 +91,7 @@ def _rotated(
     x: Array, cos: Array, sin: Array, layout: str, pairing: Any, rotary_start: int,
     inverse: bool, out_pairing: Any, out: Array | None,
 ) -> Array:  # fmt: skip
-    """x by tables of the heads that steps have."""
+    """x rotated by tables for the heads of the steps."""
     if "h" in layout:
         times = x.shape[layout.index("h")] // max(cos.shape[-3], 1)
         cos, sin = cos.repeat(times, axis=-3), sin.repeat(times, axis=-3)

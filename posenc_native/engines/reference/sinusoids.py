@@ -43,7 +43,7 @@ def sinusoidal(
     shape = (*points.shape, width)
     arguments.check_byte_count(function, shape, result_dtype.itemsize)
     check_out(function, out, shape, result_dtype, [points])
-    # Before any frequency: a result that memory cannot hold is refused, an empty one is there.
+    # Allocated before any frequency is computed, so that a result too large for memory fails first.
     result = np.empty(shape, result_dtype) if out is None else out
     if result.size:
         table = _sinusoidal_table(points, exact_frequencies(width, *formula), layout)

@@ -1,11 +1,11 @@
 """Operations on torch tensors: native operators, or a composition of torch operations.
 
-    small       small calls on the CPU: the NumPy module reads the tensors, past the dispatcher
+    small       small CPU calls: the NumPy module reads the tensors, bypassing the dispatcher
     library     the operators, CPU and CUDA; gradients/ differentiates them
     composed/   other devices, transforms of torch.func, set_backend("reference")
-    sharded/    DTensors, taken apart (sharded/taken_apart.py looks for them)
+    sharded/    DTensors, split into local parts (sharded/taken_apart.py detects them)
 
-The public functions call those here when they meet a tensor (engines/late.py).
+The public functions call these operations if an argument is a tensor (engines/late.py).
 """
 
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""How the operators are batched by torch.vmap: the mapped axis becomes part of the batch.
+"""Rules of torch.vmap for the operators: the mapped axis becomes part of the batch.
 
 The relative operators have no rule: under torch.func they are composed of torch operations.
 """
@@ -18,7 +18,7 @@ from .library import ops
 
 
 def register() -> None:
-    """Tell torch of the rules; once, after the library of the operators is loaded."""
+    """Register the rules with torch, once, after the library of the operators is loaded."""
 
     def vmap(name: str) -> Any:
         return torch.library.register_vmap(f"posenc_native::{name}")
@@ -61,7 +61,7 @@ def _batched_rotation(
     in_dims: tuple[Any, ...],
     *args: Any,
 ) -> tuple[Any, Any]:
-    """A rotation of x, or of q and k; options that a call leaves out have their defaults."""
+    """A rotation of x, or of q and k; options that a call omits have their defaults."""
     rotation = kind(*args[inputs:])
     folded = [
         _fold_batch(x, dim, rotation.layout, info.batch_size)
@@ -70,14 +70,14 @@ def _batched_rotation(
     layout = folded[0][1]
 
     def tokens(option: str, before: int = 0, after: int = 0, by_head: bool = False) -> Any:
-        """An option that has values by token, for the folded batch."""
+        """An option with values per token, for the folded batch."""
         values: Any = getattr(rotation, option)
         if values is None:
             return None
         x = folded[option.startswith("k_")][0]
         batch = x.shape[layout.index("b")]
         dim = in_dims[inputs + rotation._fields.index(option)]
-        # By head: [b, h, s, P], or [h, s, P] where the example has no batch.
+        # Per head: [b, h, s, P], or [h, s, P] if the example has no batch.
         rank = values.ndim - (dim is not None)
         batched = "b" in rotation.layout
         if by_head and rank == before + batched + 3:
@@ -122,7 +122,7 @@ def _batch_first(x: Tensor, dim: int | None, batch_size: int) -> Tensor:
 def _fold_batch(
     x: Tensor, dim: int | None, layout: str, batch_size: int
 ) -> tuple[Tensor, str, Callable[[Tensor], Tensor]]:
-    """Make the mapped axis part of b: x, its layout, and a function that unfolds a result."""
+    """Make the mapped axis part of b; returns x, its layout, and a function to unfold a result."""
     x = _batch_first(x, dim, batch_size)
     if "b" not in layout:
         return x, "b" + layout.replace("t", "s"), lambda y: y
@@ -139,7 +139,7 @@ def _fold_tokens(
     batched_rank = before + 2 + after
     if dim is None:
         if values.ndim < batched_rank or values.shape[before] == 1:
-            return values  # still one for all
+            return values  # still the same for all
         values = values.unsqueeze(before).expand(
             *values.shape[:before], batch_size, *values.shape[before:]
         )

@@ -1,8 +1,8 @@
-"""Whether the CUDA kernels can run on a device, and what to say where they cannot.
+"""Whether the CUDA kernels can run on a device, and the warning if they cannot.
 
-The kernels carry their own CUDA runtime: they need a driver of its major version or newer, and a
-GPU of an architecture that they were compiled for. Elsewhere tensors are computed by compositions
-of torch operations, after one warning.
+The kernels include their own CUDA runtime: they need a driver with its major version or newer, and
+a GPU with an architecture that they were compiled for. Elsewhere tensors are computed by
+compositions of torch operations, after one warning.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _usable: dict[int, bool] = {}
 
 
 def problem(device: int) -> str:
-    """Why the kernels cannot run on this CUDA device; "" if they can.
+    """The reason why the kernels cannot run on this CUDA device; "" if they can.
 
-    Makes the device's context, if there is none yet.
+    Creates the device's context, if there is none yet.
     """
     if not _ops.cuda_architectures():
         return "they were not built (POSENC_CUDA=ON makes a build without nvcc an error)"
@@ -59,12 +59,12 @@ def usable(device: int) -> bool:
 
 
 def version_text(version: int) -> str:
-    """CUDA's number of a version as people write it."""
+    """CUDA's version number in its usual form."""
     return f"{version // 1000}.{version % 1000 // 10}" if version else "none"
 
 
 def configuration() -> dict[str, str]:
-    """The kernels, the driver and the devices, for `show_config`. Does not initialise CUDA."""
+    """The kernels, the driver and the devices, for `show_config`. Does not initialize CUDA."""
     architectures = _ops.cuda_architectures()
     if not architectures:
         return {

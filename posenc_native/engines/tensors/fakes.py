@@ -1,4 +1,4 @@
-"""Fakes of the operators: they tell the shapes, strides and dtypes of results.
+"""Fake implementations of the operators: the shapes, strides and dtypes of results.
 
 torch.compile, torch.export and the meta device need them.
 """
@@ -16,7 +16,7 @@ from posenc_native.base.rotation import Rotation
 
 
 def register() -> None:
-    """Tell torch of all operators; once, after their library is loaded."""
+    """Register the fakes of all operators with torch, once, after their library is loaded."""
 
     def fake(name: str) -> Any:
         return torch.library.register_fake(f"posenc_native::{name}")
@@ -66,7 +66,7 @@ def register() -> None:
     def _(diagonals, shape, dtype, *grid):  # type: ignore[no-untyped-def]
         return diagonals.new_empty(shape, dtype=dtype)
 
-    # The last argument of both is the length of the result's last axis.
+    # The last argument of both is the length of the last axis of the result.
     for name in ("relative_gather", "relative_scatter"):
         fake(name)(lambda x, *options: x.new_empty((*x.shape[:-1], options[-1])))
 
@@ -99,9 +99,9 @@ def register() -> None:
 
 
 def _register_by_steps(fake: Any, name: str, count: int) -> None:
-    """Fakes of a rotation by steps, of one tensor or of two."""
+    """Fakes of a rotation by steps, for one or two tensors."""
 
-    # Options that all are at their defaults do not arrive where torch.compile traces.
+    # If all options have their defaults, torch.compile does not pass them while it traces.
     def state(
         steps: Tensor, _: Any, starts: Tensor | None, layout: str = "bhsd", *others: Any
     ) -> Tensor:
@@ -137,7 +137,7 @@ def _appended(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, T
 
 
 def _angle_gradients(x: Tensor, rotation: Rotation, of_positions: bool) -> tuple[Tensor, Tensor]:
-    """Fakes of the gradients of frequencies, and of positions if they are wanted."""
+    """Fakes of the gradients of frequencies, and of positions if requested."""
     positions, inv_freq = rotation.positions, rotation.inv_freq
     sizes = dict(zip(rotation.layout.replace("t", "s"), x.shape, strict=True))
     by_axis = rotation.axis_map is not None or inv_freq.ndim == 3

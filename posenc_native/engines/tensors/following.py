@@ -1,4 +1,4 @@
-"""Whether something follows a computation: autograd, forward mode, torch.func, torch.compile."""
+"""Whether autograd, forward mode, torch.func or torch.compile is tracking a computation."""
 
 from __future__ import annotations
 
@@ -10,15 +10,12 @@ from torch.autograd import forward_ad
 
 
 def needs_grad(*tensors: Tensor) -> bool:
-    """Whether autograd has to record an operation on these tensors."""
+    """Whether autograd must record an operation on these tensors."""
     return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
 
 
 def needs_function(*tensors: Tensor) -> bool:
-    """Whether an operator has to be called through its Function.
-
-    Autograd needs that. So does torch.func.
-    """
+    """Whether an operator must be called through its Function, for autograd or torch.func."""
     return transformed() or needs_grad(*tensors)
 
 
@@ -28,10 +25,10 @@ def transformed() -> bool:
 
 
 def forward_mode() -> bool:
-    """Whether forward mode is active, that of torch.func too; only the composition follows it.
+    """Whether forward mode is active, including torch.func's; only the composition supports it.
 
-    A bare operator would lose tangents. A Function would have to have a ``jvp``, and torch.compile
-    refuses one that has it, wherever it is called.
+    A bare operator would lose tangents. A Function would need a ``jvp``, and torch.compile refuses
+    any Function that has one.
     """
     return forward_ad._current_level >= 0
 
@@ -53,18 +50,18 @@ def is_leaf_for_gradient(x: Tensor) -> bool:
 
 
 def angles_followed(inv_freq: Tensor, *positions: Tensor | None) -> bool:
-    """Whether a derivative by positions or frequencies may be wanted."""
+    """Whether a derivative by positions or frequencies may be needed."""
     angles = [t for t in (*positions, inv_freq) if t is not None and t.is_floating_point()]
     if not transformed():
         return needs_grad(*angles)
-    if torch.compiler.is_compiling():  # the composition anyway: library.operators_in_use
+    if torch.compiler.is_compiling():  # then the composition runs anyway: library.operators_in_use
         return True
-    # Under vmap, only the composition takes frequencies that differ by example.
+    # Under vmap, only the composition supports frequencies that differ per example.
     return any(map(_followed, angles)) or torch._C._functorch.is_batchedtensor(inv_freq)
 
 
 def _followed(tensor: Tensor) -> bool:
-    """Whether forward mode or a transform of torch.func wants derivatives by this tensor."""
+    """Whether forward mode or a transform of torch.func needs derivatives by this tensor."""
     if needs_grad(tensor):
         return True
     if forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None:

@@ -1,4 +1,4 @@
-"""Arguments as the operators take them: tensors on one device, the rest in the schema's types."""
+"""Arguments for the operators: tensors on one device, other values in the schema's types."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def diagonals_tensor(diagonals: Any, device: torch.device) -> Tensor:
     """An array of diagonals as a tensor on the device."""
     function = "add_toeplitz_bias"
     arguments.check_dtype(function, "diagonals", diagonals.dtype, arguments.FLOAT_DTYPES)
-    if arguments.dtype_name(diagonals.dtype) == "bfloat16":  # torch does not know NumPy's
+    if arguments.dtype_name(diagonals.dtype) == "bfloat16":  # torch cannot read NumPy's bfloat16
         return torch.as_tensor(diagonals.astype(np.float32), device=device)
     return from_array(diagonals, device)
 
@@ -36,9 +36,9 @@ def diagonals_tensor(diagonals: Any, device: torch.device) -> Tensor:
 def grid_arguments(
     q_len: Lengths, k_len: Lengths, start: Lengths | None, q_offset: Tensor | None
 ) -> tuple[Any, ...]:
-    """A `Grid` as the operators take it: tensors tell the lengths of plain matrices themselves.
+    """A `Grid` for the operators, which read the lengths of plain matrices from the tensors.
 
-    So a compiled call holds for every length.
+    A compiled call is therefore valid for every length.
     """
     starts = None if start is None else list(start)
     if len(q_len) == 1:
@@ -47,7 +47,7 @@ def grid_arguments(
 
 
 def integer_tensor(function: str, argument: str, value: Any, device: torch.device) -> Any:
-    """A tensor of integers; arrays are moved to the device, tensors must be there."""
+    """A tensor of integers; arrays are moved to the device, tensors must be on it."""
     if value is None:
         return None
     if not isinstance(value, Tensor):
@@ -60,13 +60,13 @@ def integer_tensor(function: str, argument: str, value: Any, device: torch.devic
 
 
 def check_floats(function: str, argument: str, tensor: Tensor) -> None:
-    """TypeError unless the tensor is of one of the four float dtypes."""
+    """TypeError unless the tensor has one of the four float dtypes."""
     if tensor.dtype not in FLOAT_DTYPES:
         arguments.check_dtype(function, argument, tensor.dtype, arguments.FLOAT_DTYPES)
 
 
 def position_tensor(function: str, positions: Any, device: Any) -> Tensor:
-    """Positions as a tensor on the device, an int n meaning 0 .. n - 1."""
+    """Positions as a tensor on the device; an int n means 0 .. n - 1."""
     if isinstance(positions, Tensor):
         if device is not None and positions.device != torch.device(device):
             wrong_value(function, "positions", f"a tensor on {device}", positions.device)
@@ -81,16 +81,16 @@ def position_tensor(function: str, positions: Any, device: Any) -> Tensor:
 
 
 def from_array(array: Any, device: Any) -> Tensor:
-    """A copy: a tensor cannot share memory that is read-only or has negative strides."""
+    """A copy as a tensor, which cannot share memory that is read-only or has negative strides."""
     copy = np.array(array)
-    # NumPy has two names for integers of 64 bits, of which torch knows one.
+    # NumPy has two names for 64-bit integers; torch knows one of them.
     return torch.as_tensor(copy.view(np.dtype(copy.dtype.name)), device=device)
 
 
 def frequency_tensors(
     function: str, like: Tensor, inv_freq: Any, axis_map: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """inv_freq and axis_map on the device of `like`; arrays are moved, tensors must be there."""
+    """inv_freq and axis_map on the device of `like`; arrays are moved, tensors must be on it."""
     if not isinstance(inv_freq, Tensor):
         array = arguments.as_frequencies(function, inv_freq)
         arguments.check_dtype(function, "inv_freq", array.dtype, arguments.FREQUENCY_DTYPES)
@@ -104,7 +104,7 @@ def frequency_tensors(
 
 
 def same_device(function: str, x: Tensor, **others: Tensor | None) -> None:
-    """ValueError unless all of them are on the device of x."""
+    """ValueError unless all tensors are on the device of x."""
     for name, tensor in others.items():
         if tensor is not None and tensor.device != x.device:
             wrong_value(function, name, f"a tensor on {x.device}", tensor.device)
@@ -113,7 +113,7 @@ def same_device(function: str, x: Tensor, **others: Tensor | None) -> None:
 def composable(function: str, **tensors: Tensor | None) -> None:
     """ValueError unless all are on the device of the first, with memory for their elements.
 
-    Operators check that themselves. Operations of torch would read storages that have been freed.
+    Operators check this themselves. Operations of torch would read freed storages.
     """
     device = next(t.device for t in tensors.values() if t is not None)
     for name, tensor in tensors.items():
@@ -132,7 +132,7 @@ def composable(function: str, **tensors: Tensor | None) -> None:
 
 
 def table_dtype(function: str, dtype: Any, out: Tensor | None) -> torch.dtype:
-    """The dtype asked for, of NumPy or torch, by default that of `out`, or float32."""
+    """The requested dtype, of NumPy or torch; by default that of `out`, or float32."""
     if dtype is None:
         if out is not None and out.dtype not in FLOAT_DTYPES:
             arguments.check_dtype(function, "out", out.dtype, arguments.FLOAT_DTYPES)
@@ -153,7 +153,7 @@ def table_dtype(function: str, dtype: Any, out: Tensor | None) -> torch.dtype:
 def table_spec(
     function: str, base: float, layout: str, shift: float, scale: float
 ) -> tuple[float, str, float, float]:
-    """base, layout, shift and scale in the types of the schema."""
+    """base, layout, shift and scale in the schema's types."""
     if not isinstance(layout, str):
         wrong_type(function, "layout", "a str", type(layout).__name__)
     base, shift, scale = (
@@ -167,7 +167,7 @@ AnyRotation = TypeVar("AnyRotation", Rotation, TableRotation)
 
 
 def of_schema(function: str, rotation: AnyRotation) -> AnyRotation:
-    """The rotation with layout, pairings and rotary_start in the types of the schema."""
+    """The rotation with layout, pairings and rotary_start in the schema's types."""
     layout, rotary_start, out_pairing = rotation.layout, rotation.rotary_start, rotation.out_pairing
     if not isinstance(layout, str):
         wrong_type(function, "layout", "a str", type(layout).__name__)

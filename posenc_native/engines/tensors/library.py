@@ -1,11 +1,12 @@
-"""The native operators, ``torch.ops.posenc_native.*``: loading, calling, and what they can take.
+"""The native operators, ``torch.ops.posenc_native.*``: loading, calling, supported inputs.
 
-They have a schema and kernels for CPU and CUDA, nothing more: fakes.py and batching.py let torch
-trace and batch them, gradients/ differentiates them. A call pays for autograd only if a gradient is
-needed: registered with the dispatcher, autograd would cost every call several microseconds.
+They have only a schema and kernels for CPU and CUDA: fakes.py and batching.py let torch trace and
+batch them, and gradients/ differentiates them. A call has the overhead of autograd only if a
+gradient is needed: registered with the dispatcher, autograd would add several microseconds to every
+call.
 
-Errors of operators cross torch as RuntimeErrors. Their text begins with the name of the exception
-that they stand for; `call` raises that one.
+Errors of operators cross torch as RuntimeErrors. Their text begins with the name of the original
+exception, which `call` raises.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from posenc_native.engines import backend, reference
 from . import cuda
 from .following import functorch_active
 
-# Asked once, here: torch.compile cannot follow a look at the file system.
+# Determined once, here: torch.compile cannot trace an access to the file system.
 LIBRARY = backend.torch_library()
 if LIBRARY is not None:
     torch.ops.load_library(str(LIBRARY))
@@ -31,7 +32,7 @@ ops = torch.ops.posenc_native
 
 
 def relative_operators_take(x: Tensor, *others: Tensor | None) -> bool:
-    """As `operators_take`, but under torch.func and forward mode the composition takes them."""
+    """As `operators_take`, but False under torch.func and forward mode."""
     return not functorch_active() and forward_ad._current_level < 0 and operators_take(x, *others)
 
 
@@ -40,7 +41,7 @@ _warned_of_missing_operators = False
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _warn_of_missing_operators() -> None:
-    """Say once that tensors are slow, and what makes them fast."""
+    """Warn once that calls on tensors are slow, and how to make them fast."""
     global _warned_of_missing_operators
     if _warned_of_missing_operators:
         return
@@ -49,7 +50,7 @@ def _warn_of_missing_operators() -> None:
         "posenc_native was built without its operators for torch: tensors are computed by torch "
         "operations, several times slower. In a copy of its sources, `pip install "
         "scikit-build-core pybind11` and then `pip install --no-build-isolation .` build them for "
-        f"this torch ({torch.__version__}; 2.10 or newer). To do without them knowingly: "
+        f"this torch ({torch.__version__}; 2.10 or newer). To do without them deliberately, call "
         'posenc_native.set_backend("reference").',
         RuntimeWarning,
         stacklevel=2,
@@ -57,14 +58,14 @@ def _warn_of_missing_operators() -> None:
 
 
 def operators_in_use() -> bool:
-    """Whether the operators are built and not switched off."""
+    """Whether the operators are built and enabled."""
     if backend.implementation is reference:
         return False
     if LIBRARY is None:
         _warn_of_missing_operators()
         return False
-    # A compiled torch.func.grad ignores the backward of Functions (torch 2.13); the composition is
-    # right there.
+    # A compiled torch.func.grad ignores the backward of Functions (torch 2.13); there the
+    # composition is correct.
     return not (functorch_active() and torch.compiler.is_compiling())
 
 
@@ -81,7 +82,7 @@ def operators_take(x: Tensor, *others: Tensor | None) -> bool:
 
 
 def call(operator: Any, *args: Any, **kwargs: Any) -> Any:
-    """The operator's result; its errors are raised as the exceptions that they stand for."""
+    """The operator's result; its errors are raised as their original exceptions."""
     try:
         return operator(*args, **kwargs)
     except RuntimeError as error:
@@ -89,7 +90,7 @@ def call(operator: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def call_for(function: str, operator: Any, *args: Any) -> Any:
-    """As `call`, for a function of another name than the operator's: errors have the function's."""
+    """As `call`, for a function with another name than the operator, which errors then show."""
     try:
         return call(operator, *args)
     except (ValueError, TypeError) as error:
@@ -100,7 +101,7 @@ def call_for(function: str, operator: Any, *args: Any) -> Any:
 
 
 def raise_ours(error: RuntimeError) -> NoReturn:
-    """Raise the exception that an operator's RuntimeError stands for, or the error itself."""
+    """Raise the original exception of an operator's RuntimeError, or the error itself."""
     text = str(error)
     for kind in (ValueError, TypeError):
         if text.startswith(f"{kind.__name__}: "):

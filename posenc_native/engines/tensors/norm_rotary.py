@@ -1,4 +1,4 @@
-"""What stands before attention, for tensors: norm and rotation, and the append to a cache."""
+"""The steps before attention for tensors: norm and rotation, and the append to a cache."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from .rotary import read_rotation, table_indices
 from .small import increment_version
 
 AnyRotation = Rotation | TableRotation
-# Where results go: to new tensors (False), over the inputs (True), or to others, one for each.
+# Outputs: new tensors (False), the inputs (True), or other tensors, one for each.
 _To = bool | tuple[Any, ...]
 
 
@@ -56,7 +56,7 @@ def run(
 
 
 class _Call:
-    """One call, its options read: tensors on one device, the rest in the types of the schema."""
+    """One call with converted options: tensors on one device, others in the schema's types."""
 
     rotation: AnyRotation
 
@@ -88,25 +88,25 @@ class _Call:
 
     @property
     def options(self) -> tuple[Any, ...]:
-        """What follows the inputs in the schema."""
+        """The options that follow the inputs in the schema."""
         computed = () if self.suffix else (self.compute,)
         return (*self.rotation, *computed, *self.norm)
 
     def tensors(self) -> dict[str, Tensor]:
-        """All tensors of the call by name, but for a cache."""
+        """All tensors of the call by name, except a cache."""
         named = dict(zip("qkv", self.inputs, strict=False))
         options = {**self.rotation._asdict(), **self.norm._asdict()}
         return named | {name: x for name, x in options.items() if isinstance(x, Tensor)}
 
     def angles_are_followed(self) -> bool:
-        """Whether a derivative by what makes the angles may be wanted: the composition has it."""
+        """Whether a derivative by the angles' inputs may be needed, which the composition has."""
         first, second = self.rotation[0], self.rotation[1]
         return transformed() or (
             needs_grad(first, second) if self.suffix else angles_followed(first, second)
         )
 
     def places(self, to: _To, count: int) -> tuple[Tensor, ...]:
-        """Where q, and k if it goes anywhere, go, if they may; nothing for new tensors."""
+        """The checked outputs for q, and for k if it has one; empty for new tensors."""
         if not to:
             return ()
         function, tensors = self.function, self.tensors().values()
@@ -120,11 +120,11 @@ class _Call:
         return to
 
     def is_in_place(self, outs: tuple[Tensor, ...]) -> bool:
-        """Whether results go where the inputs are."""
+        """Whether results overwrite the inputs."""
         return bool(outs) and all(out is x for out, x in zip(outs, self.inputs, strict=False))
 
     def norm_rotary(self, to: _To) -> tuple[Tensor, ...]:
-        """Q and k, normed and rotated."""
+        """Norm and rotate q and k."""
         function, (q, k) = self.function, self.inputs[:2]
         tensors = self.tensors()
         outs = self.places(to, 2)
@@ -149,7 +149,7 @@ class _Call:
         return gradients.NORM_ROTARY[self.suffix](q, k, *self.options)  # type: ignore[no-any-return]
 
     def append(self, cache: Cache, to: _To) -> tuple[Tensor, ...]:
-        """Q, and k if it is wanted, normed and rotated; k and v in their caches."""
+        """Norm and rotate q, and k if requested; write k and v to their caches."""
         function, (q, k, v) = self.function, self.inputs
         for name in ("keys", "values"):
             one = getattr(cache, name)
@@ -193,7 +193,7 @@ class _Call:
             other = f"out[{i}]" if cache.return_k else "out"
             written[name if out is self.inputs[i] else other] = out
         read = {**tensors, **written, "slots": cache.slots}
-        own = dict(zip(list(written)[2:], "qk", strict=False))  # what a result is made of
+        own = dict(zip(list(written)[2:], "qk", strict=False))  # the input of each result
         for name, to in written.items():
             for other, x in read.items():
                 if other == own.get(name) and same_view(to, x):
@@ -211,13 +211,13 @@ class _Call:
 
 
 def _weight(function: str, argument: str, weight: Any, q: Tensor) -> Tensor | None:
-    """A weight on the device of q; arrays are moved, tensors must be there."""
+    """A weight on the device of q; arrays are moved, tensors must be on it."""
     if weight is None:
         return None
     if not isinstance(weight, Tensor):
         array = arguments.as_array(function, argument, weight)
         arguments.check_dtype(function, argument, array.dtype, arguments.FLOAT_DTYPES)
-        if arguments.dtype_name(array.dtype) == "bfloat16":  # torch does not know NumPy's
+        if arguments.dtype_name(array.dtype) == "bfloat16":  # torch cannot read NumPy's bfloat16
             return from_array(array.astype("float32"), q.device).bfloat16()
         return from_array(array, q.device)
     same_device(function, q, **{argument: weight})
@@ -225,7 +225,7 @@ def _weight(function: str, argument: str, weight: Any, q: Tensor) -> Tensor | No
 
 
 def _slots(function: str, slots: Any, q: Tensor) -> Tensor:
-    """Slots on the device of q; arrays and lists are moved, tensors must be there."""
+    """Slots on the device of q; arrays and lists are moved, tensors must be on it."""
     if isinstance(slots, Tensor):
         same_device(function, q, slots=slots)
         return slots

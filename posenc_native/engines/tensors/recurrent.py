@@ -1,8 +1,8 @@
-"""A GRU without an input, as torch computes it and torch.compile can follow it.
+"""A GRU without input, computed by torch in a form that torch.compile can trace.
 
-torch.compile refuses torch's recurrent layers, and a loop in Python would be compiled step by
-step, for one length. So while it traces, the GRU is an operator that it does not look into; the
-backward, written out, is another.
+torch.compile refuses torch's recurrent layers, and it would compile a Python loop step by step, for
+one length. While it traces, the GRU is therefore an opaque operator; the backward, written out, is
+a second one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def recurrent(
 def _gru(count: int, state: Tensor, weight: Tensor, bias_ih: Tensor, bias_hh: Tensor) -> Tensor:
     if not count or not state.shape[0]:  # torch refuses both
         return state.new_zeros(count, state.shape[0]) + 0 * state.sum()
-    # torch wants an input: one 0, which adds nothing.
+    # torch requires an input: a single 0, which adds nothing.
     inputs, weight_ih = state.new_zeros(count, 1, 1), weight.new_zeros(weight.shape[0], 1)
     states: Tensor = torch.gru(
         inputs, state.reshape(1, 1, -1), [weight_ih, weight, bias_ih, bias_hh],

@@ -1,4 +1,4 @@
-"""Biases by distance, sums along diagonals and look-ups by distance, of tensors."""
+"""Biases by distance, sums along diagonals and look-ups by distance, for tensors."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def add_toeplitz_bias(scores: Tensor, diagonals: Tensor, *rest: Any) -> Tensor:
     """`posenc_native.add_toeplitz_bias` for tensors; rest: a Grid, and out."""
     function = "add_toeplitz_bias"
     q_len, k_len, start, q_offset, out = rest
-    # As in apply_rotary_qk: only the checks that decoding needs.
+    # As in apply_rotary_qk, only the checks that decoding needs.
     check_floats(function, "scores", scores)
     check_floats(function, "diagonals", diagonals)
     if q_offset is not None:
@@ -73,10 +73,10 @@ def add_toeplitz_bias(scores: Tensor, diagonals: Tensor, *rest: Any) -> Tensor:
         if out is None:
             return relative_gradients.ADD_TOEPLITZ_BIAS(scores, diagonals, *options)  # type: ignore[no-any-return]
         if out is not scores:
-            expected = "no out, or scores itself, where a gradient is required"
+            expected = "no out, or scores itself, if a gradient is required"
             wrong_value(function, "out", expected, "another tensor")
         return relative_gradients.ADD_TOEPLITZ_BIAS.in_place(scores, diagonals, *options)  # type: ignore[no-any-return]
-    # Defaults of the schema are left out: reading each takes torch 0.2 microseconds.
+    # Defaults of the schema are omitted, since reading each takes torch 0.2 microseconds.
     given = options if q_offset is not None else options[:3] if start or options[0] else ()
     if out is None:
         return call(ops.add_toeplitz_bias.default, scores, diagonals, *given)  # type: ignore[no-any-return]
@@ -101,7 +101,7 @@ def diagonal_sums(grad: Tensor, shape: tuple[int, ...], *rest: Any) -> Tensor:
 
 
 def _columns(function: str, x: Tensor, *options: Any) -> Columns:
-    """The columns of these fields, with tensors where x is."""
+    """The `Columns` with these fields, with tensors on the device of x."""
     columns = Columns(*options)
     return columns._replace(
         index=integer_tensor(function, "index", columns.index, x.device),

@@ -1,4 +1,4 @@
-"""Where results go: what may be written to, and how autograd learns of it."""
+"""Outputs: checks of tensors to write to, and notification of autograd."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .small import increment_version
 
 
 def no_output_for_gradient(function: str, *inputs: Tensor | None) -> None:
-    """ValueError where an input requires a gradient, which a result in `out` would not pass on."""
+    """ValueError if an input requires a gradient, which a result in `out` would not propagate."""
     if needs_grad(*(x for x in inputs if x is not None)):
-        wrong_value(function, "out", "no out where a gradient is required", "a tensor")
+        wrong_value(function, "out", "no out if a gradient is required", "a tensor")
 
 
 def check_output(function: str, out: object, x: Tensor, name: str = "out", like: str = "x") -> None:
-    """TypeError or ValueError unless `out` may take a result like x, which is called `like`."""
+    """TypeError or ValueError unless `out` can hold a result like x; messages call x `like`."""
     if out is None:
         return
     if not isinstance(out, Tensor):
@@ -32,29 +32,29 @@ def check_output(function: str, out: object, x: Tensor, name: str = "out", like:
 
 
 def no_gradient_of(function: str, argument: str, *tensors: Tensor) -> None:
-    """ValueError for an argument in place, where an input requires a gradient: it is needed."""
+    """ValueError for an in-place argument if an input requires a gradient and must be kept."""
     if needs_grad(*tensors):
-        wrong_value(function, argument, "False where a gradient is required", True)
+        wrong_value(function, argument, "False if a gradient is required", True)
 
 
 def no_gradient_of_output(function: str, out: Tensor, name: str = "out") -> None:
-    """ValueError where autograd would record what is written to `out`."""
+    """ValueError if autograd would record writes to `out`."""
     if out.requires_grad and torch.is_grad_enabled():
         wrong_value(function, name, "a tensor that requires no gradient", "one that does")
 
 
 def check_writable(*outputs: Tensor) -> None:
-    """torch's own RuntimeError for a tensor of inference mode, outside of it: it has no version."""
-    if tracing() or torch.is_inference_mode_enabled():  # in this order: dynamo refuses the other
+    """torch's RuntimeError for an inference tensor, without a version, outside inference mode."""
+    if tracing() or torch.is_inference_mode_enabled():  # in this order: dynamo refuses the second
         return
     for out in outputs:
         if out.is_inference():
-            # torch refuses after it has written; here there is nothing to write.
+            # torch raises after it has written; here there is nothing to write.
             out.as_strided((0,), (1,)).zero_()
 
 
 def check_no_leaf(*outputs: Tensor) -> None:
-    """torch's own RuntimeError for a leaf that requires a gradient, before anything is written."""
+    """torch's RuntimeError for a leaf that requires a gradient, before anything is written."""
     if not tracing() and any(map(is_leaf_for_gradient, outputs)):
         raise RuntimeError(
             "a leaf Variable that requires grad is being used in an in-place operation."
@@ -62,7 +62,7 @@ def check_no_leaf(*outputs: Tensor) -> None:
 
 
 def written(out: Tensor) -> Tensor:
-    """`out`, after telling autograd that it was overwritten: operators of the stable ABI do not."""
+    """Notify autograd that `out` was overwritten, which operators of the stable ABI do not."""
     increment_version((out,))
     return out
 
@@ -89,9 +89,9 @@ def pair_results(
     to: bool | tuple[Tensor, Tensor],
     *others: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """The results of a composition for q and k, or the tensors that they have been written to.
+    """The results of a composition for q and k, or the tensors that they were written to.
 
-    to: False for the results themselves, True to write them over q and k, or a pair of tensors.
+    to: False for the results themselves, True to overwrite q and k, or a pair of tensors.
     """
     rotated_q, rotated_k = rotated
     if not to:
@@ -113,12 +113,12 @@ def pair_results(
 def check_copy(
     function: str, name: str, out: Tensor, result: Tensor, *inputs: Tensor | None
 ) -> None:
-    """TypeError or ValueError unless the result may be copied to `out`, apart from the inputs."""
+    """TypeError or ValueError unless the result may be copied to `out`, which no input overlaps."""
     if out.dtype != result.dtype:
         wrong_type(function, name, str(result.dtype), out.dtype)
     if _comes_from_outside(out, result):
-        expected = "a tensor that the transform of torch.func was given or has made"
-        wrong_value(function, name, expected, "one from outside of it")
+        expected = "a tensor that was passed to, or made in, the transform of torch.func"
+        wrong_value(function, name, expected, "a tensor from outside")
     arguments.check_shape(function, name, tuple(out.shape), tuple(result.shape))
     check_elements_apart(function, name, out)
     for x in inputs:
@@ -127,9 +127,9 @@ def check_copy(
 
 
 def _comes_from_outside(out: Tensor, result: Tensor) -> bool:
-    """Whether torch refuses to write the result there, inside of a transform of torch.func.
+    """Whether torch refuses to write the result there, inside a transform of torch.func.
 
-    Asked before anything is written: of q and k one may be refused when the other is.
+    Checked before anything is written: torch may refuse one of q and k after the other is written.
     """
     if torch.compiler.is_compiling() or not functorch_active():
         return False
@@ -142,10 +142,10 @@ def _comes_from_outside(out: Tensor, result: Tensor) -> bool:
 
 
 def check_elements_apart(function: str, name: str, out: Tensor) -> None:
-    """ValueError unless every element has memory of its own."""
+    """ValueError unless every element has separate memory."""
     if out.numel() and not _elements_apart(out):
         wrong_value(
-            function, name, "memory of its own for every element", f"strides {list(out.stride())}"
+            function, name, "separate memory for every element", f"strides {list(out.stride())}"
         )
 
 
@@ -153,18 +153,18 @@ def _elements_apart(out: Tensor) -> bool:
     axes = zip(out.stride(), out.shape, strict=True)
     if any(stride == 0 and size > 1 for stride, size in axes):
         return False
-    # Sorting strides would fix them for torch.compile, which makes no such tensors.
+    # torch.compile makes no such tensors, and sorting strides would make them constants.
     return tracing() or memory.distinct_elements(1, out.shape, out.stride())
 
 
 def same_view(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors are the same numbers in the same memory."""
+    """Whether two tensors are the same view of the same memory."""
     same_memory = a.data_ptr() == b.data_ptr() and a.dtype == b.dtype
     return same_memory and a.shape == b.shape and a.stride() == b.stride()
 
 
 def overlap(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors share memory, on any device that has memory; unknown while tracing.
+    """Whether two tensors share memory, on any device with memory; unknown while tracing.
 
     Nothing is read, so nothing waits for a GPU.
     """
@@ -180,9 +180,9 @@ ADDRESSED = ("cpu", "cuda")  # devices on which data_ptr() is an address
 
 
 def _place(x: Tensor) -> tuple[object, memory.View]:
-    """The device of a tensor, and where on it the tensor is.
+    """The device of a tensor, and its view of the memory there.
 
-    Where a pointer need not be an address, it is where in its storage.
+    On devices where a pointer may not be an address, the view is relative to the storage.
     """
     size = x.element_size()
     space: object = x.device

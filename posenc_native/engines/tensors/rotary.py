@@ -82,15 +82,15 @@ def apply_rotary(x: Tensor, rotation: Rotation, out: Tensor | None) -> Tensor:
     return one_tensor(rotary_gradients.ROTARY, function, x, rotation, out)
 
 
-# Where q and k go: to new tensors (False), where they are (True), or to two others.
+# Outputs for q and k: new tensors (False), q and k themselves (True), or two other tensors.
 _To = bool | tuple[Any, Any]
 
 
 def apply_rotary_qk(q: Tensor, k: Tensor, rotation: Rotation, to: _To) -> tuple[Tensor, Tensor]:
     """`posenc_native.apply_rotary_qk` for tensors."""
     function = "apply_rotary_qk"
-    # The checks take about as long as the rotation of one token. So what decoding needs is checked
-    # first, and the rest only for arguments that are not of the usual kinds.
+    # The checks take about as long as the rotation of one token. Those for decoding therefore come
+    # first, and others run only for arguments of unusual types.
     if not isinstance(k, Tensor):
         wrong_type(function, "k", "a tensor, as q is", type(k).__name__)
     if to:
@@ -165,7 +165,7 @@ def apply_rotary_qk_tables(
     """`posenc_native.apply_rotary_qk_tables` for tensors."""
     function = "apply_rotary_qk_tables"
     cos, sin = rotation.cos, rotation.sin
-    # As in apply_rotary_qk: only the checks that decoding needs.
+    # As in apply_rotary_qk, only the checks that decoding needs.
     if not isinstance(k, Tensor):
         wrong_type(function, "k", "a tensor, as q is", type(k).__name__)
     plain = (
@@ -201,7 +201,7 @@ def apply_rotary_qk_tables(
 
 
 def _tables_of(function: str, rotation: TableRotation) -> dict[str, Tensor]:
-    """cos and sin, and those of k, by the names that errors have."""
+    """cos and sin, and those of k, by their names in errors."""
     tables = {"cos": rotation.cos, "sin": rotation.sin}
     if rotation.k_cos is not None:
         named = (("cos", rotation.cos, rotation.k_cos), ("sin", rotation.sin, rotation.k_sin))
@@ -240,7 +240,7 @@ def _read_positions(function: str, x: Tensor, positions: Any) -> Tensor | None:
 
 
 def _composable(function: str, rotation: Rotation, **tensors: Tensor | None) -> None:
-    """`composable` of these and of the tensors of the rotation, whose names are its fields."""
+    """`composable` for these tensors and those of the rotation, named by its fields."""
     for name in ("positions", "inv_freq", "axis_map"):
         tensors[name] = getattr(rotation, name)
     tensors["positions[1]"] = rotation.k_positions
@@ -248,7 +248,7 @@ def _composable(function: str, rotation: Rotation, **tensors: Tensor | None) -> 
 
 
 def _of_schema_if_needed(function: str, rotation: AnyRotation) -> AnyRotation:
-    """As `of_schema`, skipped for the usual rotations, whose types are right already."""
+    """As `of_schema`, skipped for the usual rotations, whose types are already right."""
     if (
         type(rotation.rotary_start) is int
         and type(rotation.layout) is str
@@ -262,12 +262,12 @@ def _of_schema_if_needed(function: str, rotation: AnyRotation) -> AnyRotation:
 
 
 def _in_groups(rotation: Rotation) -> bool:
-    """Whether heads may have two strides, at which no kernel sums gradients of angles."""
+    """Whether heads may have two strides, for which no kernel sums gradients of angles."""
     return "g" in rotation.layout
 
 
 def _checked_outputs(function: str, q: Tensor, k: Tensor, to: _To) -> _To:
-    """Where q and k go, if they may go there; True where both stay where they are."""
+    """The checked outputs for q and k; True if both are rotated in place."""
     if not isinstance(to, tuple):
         check_writable(q, k)
         return to
@@ -276,7 +276,7 @@ def _checked_outputs(function: str, q: Tensor, k: Tensor, to: _To) -> _To:
     if to[0] is q and to[1] is k:
         return True
     if needs_grad(q, k):
-        expected = "no out, or (q, k) themselves, where a gradient is required"
+        expected = "no out, or (q, k) themselves, if a gradient is required"
         wrong_value(function, "out", expected, "other tensors")
     return to
 
@@ -284,13 +284,13 @@ def _checked_outputs(function: str, q: Tensor, k: Tensor, to: _To) -> _To:
 def _learned_qk(
     function: str, q: Tensor, k: Tensor, rotation: Rotation, to: _To
 ) -> tuple[Tensor, Tensor]:
-    """`apply_rotary_qk` where frequencies or positions require a gradient."""
+    """`apply_rotary_qk` if frequencies or positions require a gradient."""
     positions, inv_freq = rotation.positions, rotation.inv_freq
     k_positions = rotation.k_positions
     if isinstance(to, tuple):
         no_output_for_gradient(function, positions, inv_freq, k_positions)
     if to and not forward_mode():
-        expected = "False where frequencies or positions require a gradient"
+        expected = "False if frequencies or positions require a gradient"
         wrong_value(function, "inplace", expected, True)
     read = positions, inv_freq, rotation.axis_map, k_positions
     if operators_take(q, k, *read) and not transformed() and not _in_groups(rotation):
@@ -308,11 +308,11 @@ def _two_tensors(
     to: _To,
     plain: bool,
 ) -> tuple[Tensor, Tensor] | None:
-    """The operator in the form that `to` asks for; None where the tensors need a composition.
+    """The operator in the form for `to`; None if the tensors need a composition.
 
     plain: no option of the rotation is a tensor.
     """
-    # `operators_take`, written out to save its call. The first is positions (or None) or cos, the
+    # `operators_take`, inlined to save its call. The first is positions (or None) or cos, the
     # second inv_freq or sin.
     first, second = rotation[0], rotation[1]
     if q.is_cpu:
@@ -340,7 +340,7 @@ def _two_tensors(
     if wants_grad or transformed():
         return (operator.in_place if to else operator)(q, k, *rotation)  # type: ignore[no-any-return]
     functional, in_place = operator.bare
-    # Options that are the schema's defaults are left out: reading one takes torch 0.1 microseconds.
+    # Options with the schema's defaults are omitted: reading one takes torch 0.1 microseconds.
     given = 2 if rotation.layout == "bhsd" and rotation.pairing == "half" else 4
     # Tuples that hold tensors are not compared: torch.compile cannot do it (torch 2.11).
     if not plain or rotation[4:] != _DEFAULTS[type(rotation)]:

@@ -1,4 +1,4 @@
-"""Sinusoidal tables of tensors, and their sum with x."""
+"""Sinusoidal tables for tensors, and their sum with x."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def sinusoidal(positions: Any, *rest: Any) -> Tensor:
         shape = (count, arguments.even_size(function, "dim", spec[0]))
         arguments.check_byte_count(function, shape, dtype.itemsize)
         result = torch.empty(shape, dtype=dtype, device=device) if out is None else out
-        if operators_take(result):  # the operator counts by itself: no positions in memory
+        if operators_take(result):  # the operator counts positions itself: none in memory
             arguments.check_shape(function, "out", result.shape, shape)
             fresh = out is None
             operator = ops.sinusoidal_out.default

@@ -1,21 +1,21 @@
-"""Small calls skip torch's dispatcher: the door (csrc/bindings/numpy/door.h) reads the tensors.
+"""Small calls skip torch's dispatcher: the fast path (`door`) reads the tensors.
 
-The dispatcher takes longer than a small call does. So for a small call the door does what the
-operator would do, with the same bits.
+The dispatcher takes longer than a small call. For small calls, the fast path
+(csrc/bindings/numpy/door.h) therefore does the work of the operator, with the same bits.
 
-It returns NotImplemented, and the general path calls the operator, if something follows what
-operators do on this thread: autograd, forward mode, torch.func, a mode, whatever traces, counts or
-profiles operators, or a kernel that torch.library has put in the place of ours. It also does so for
-tensors that are not plain ones on the CPU, for storages that have been freed, for writing to
-tensors of inference mode outside of it, and for calls that are worth several threads.
+It returns NotImplemented, and the general path calls the operator, if something on this thread
+tracks operators: autograd, forward mode, torch.func, a mode, anything that traces, counts or
+profiles operators, or a kernel with which torch.library has replaced ours. It also does so for
+tensors that are not plain CPU tensors, for freed storages, for writes to inference tensors outside
+inference mode, and for calls that are worth several threads.
 
-What it cannot ask about, and so passes by:
+It cannot detect, and therefore bypasses:
 
-    a kernel over ours that C++ has registered (TORCH_LIBRARY_IMPL), past torch.library
-    a dispatch key that somebody excludes on this thread, so that torch would find no kernel
+    a kernel that C++ has registered over ours (TORCH_LIBRARY_IMPL), without torch.library
+    a dispatch key that is excluded on this thread, so that torch would find no kernel
 
-`posenc_native.set_backend("reference")` switches it off along with the operators; nothing switches
-it off alone. tests/engines/tensors/test_followers.py has the list of all that can follow torch.
+`posenc_native.set_backend("reference")` disables it together with the operators; it cannot be
+disabled alone. tests/engines/tensors/test_followers.py lists everything that can track torch.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from posenc_native.engines import backend
 
 from .library import LIBRARY
 
-# The public function calls this one and takes half as long again.
+# The public function calls this one and takes one and a half times as long.
 increment_version = getattr(torch._C, "_increment_version", torch.autograd.graph.increment_version)
 
 is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
-# What the module asks torch before every call, in C++: in Python each answer would take longer than
-# all of these do. The order is that of Questions in csrc/bindings/numpy/tensors.h.
+# Functions of torch that the module calls before every call, in C++: a single one in Python would
+# take longer than all of these. The order is that of Questions in csrc/bindings/numpy/tensors.h.
 _QUESTIONS = (
     "_ZN2at12hasCallbacksEv",  # bool at::hasCallbacks(): profilers, ExecutionTraceObserver
     "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv",  # int64_t ...::stack_len()
@@ -49,7 +49,7 @@ _QUESTIONS = (
     "aoti_torch_empty_strided",
     "aoti_torch_delete_tensor_object",
 )
-# Likewise, where this torch has them under these names; else Python answers.
+# The same, if this torch has them under these names; otherwise Python functions are used.
 _QUICKER = (
     "_ZN2at6native6is_negERKNS_6TensorE",  # bool at::native::is_neg(const at::Tensor&)
     # void torch::autograd::impl::bump_version(const at::Tensor&)
@@ -57,7 +57,7 @@ _QUICKER = (
     # PyObject* THPVariable_Wrap(const at::TensorBase&)
     "_Z16THPVariable_WrapRKN2at10TensorBaseE",
 )
-# Dispatch keys that are included on a thread while somebody follows operators there.
+# Dispatch keys that are included on a thread while something tracks operators there.
 _FOLLOWERS = (
     "Python",  # TorchDispatchMode
     "PreDispatch",  # modes with pre_dispatch=True
@@ -69,10 +69,11 @@ _FOLLOWERS = (
     "FuncTorchVmapMode",
     "TESTING_ONLY_GenericMode",
 )
-# Dispatch keys at which a call on plain tensors on the CPU may stop. A fallback for all operators
-# need not be asked for: torch has its own there, and takes no second one.
+# Dispatch keys at which a call on plain CPU tensors may stop. Fallbacks for all operators need no
+# check: torch has its own there, and accepts no second one.
 _STOPS = ("CPU", "AutogradCPU", "Autograd", "ADInplaceOrView", "BackendSelect", "AutocastCPU")
-# What calls at the door stand for, in the order of Operation in csrc/bindings/numpy/tensors.h.
+# The operators behind calls of the fast path (`door`), in the order of Operation in
+# csrc/bindings/numpy/tensors.h.
 _OPERATORS = (
     "rotary", "rotary_qk", "norm_rotary_qk", "rotary_append",
     "rotary_from_tables", "rotary_qk_from_tables", "norm_rotary_qk_from_tables",
@@ -83,7 +84,7 @@ _OPERATORS = (
 
 
 def _kernels(name: str) -> tuple[tuple[str, ...], ...]:
-    """The names that kernels over those of an operator would have: new, in place, to `out`."""
+    """The names of kernels that could replace those of an operator: new, in place, to `out`."""
     return tuple(
         tuple(f"posenc_native/{name}{form}/{stop}" for stop in _STOPS) for form in ("", "_", "_out")
     )
@@ -94,7 +95,7 @@ def _address(libraries: ctypes.CDLL, name: str) -> int:
 
 
 def _reads_tensors(module: Any) -> bool:
-    """Let the NumPy module read tensors; False if this torch is not one that it knows."""
+    """Let the NumPy module read tensors; False if it does not know this version of torch."""
     try:
         core: Any = torch._C
         libraries = ctypes.CDLL(core.__file__)
@@ -118,7 +119,7 @@ def _reads_tensors(module: Any) -> bool:
 
 
 def _open_door(native: Any) -> bool:
-    """Let the door take tensors, and torch.compile trace past it; False where it takes none."""
+    """Let the fast path take tensors, and torch.compile skip it; False if it takes no tensors."""
     if LIBRARY is None or native is None or not _reads_tensors(native):
         return False
     for name, function in vars(native.door).items():
@@ -128,12 +129,12 @@ def _open_door(native: Any) -> bool:
 
 
 def _trace_past(function: Any) -> None:
-    # A function of its own for each: torch keeps them by identity.
+    # A separate function for each, since torch stores them by identity.
     def not_mine(*arguments: Any) -> Any:
         return NotImplemented
 
     torch.compiler.substitute_in_graph(function, skip_signature_check=True)(not_mine)
 
 
-# Whether it takes tensors: for that torch must have the exchange of DLPack 1.3.
+# Whether the fast path takes tensors, for which torch must have the exchange API of DLPack 1.3.
 DOOR_IS_OPEN = _open_door(backend.native)

@@ -1,1 +1,1 @@
-"""Files that are neither JSON nor YAML: GGUF and ONNX."""
+"""File formats that are neither JSON nor YAML: GGUF and ONNX."""

@@ -1,21 +1,22 @@
-"""GGUF: how llama.cpp rotates the model of a file.
+"""GGUF: how llama.cpp rotates the model in a file.
 
-A file has numbers; what llama.cpp does with them (pairing, layers that slide or do not rotate,
-which keys it reads at all) is the code of each architecture, in llama_cpp.json. A row has:
+A file holds numbers. The code of each architecture decides how llama.cpp uses them: the pairing,
+the layers that slide or do not rotate, and the keys that it reads. llama_cpp.json lists this by
+architecture. A row has:
 
-rope: of llama_model_rope_type. "norm" pairs neighbors, "neox" halves; "mrope" and "imrope" halves
-    by sections of position axes; "none" does not rotate.
-models: the model_types of Hugging Face that become this architecture.
+rope: of llama_model_rope_type. "norm" pairs neighbors, "neox" halves; "mrope" and "imrope" pair
+    halves, by sections of position axes; "none" does not rotate.
+models: the Hugging Face model_types that become this architecture.
 permuted: the converter permutes the weights of queries and keys from halves to neighbors.
-latent, trailing: rotated dims are a tensor of their own, or the last of a head.
-corrects: its softmax scale has the square of a magnitude that goes with the factor.
+latent, trailing: the rotated dims are a separate tensor, or the last of a head.
+corrects: its softmax scale includes the square of a magnitude that depends on the factor.
 compressed: its layers are of two kinds, by attention.compress_ratios.
-window: sliding layers: `every` n-th is full (absent: the file says which), the first of n with
-    `full_first`; `when` there are any; whose `base` they have ("own": rope.freq_base_swa, else
-    `base_default`, else the model's); whether they are `scaled`.
-nope: which layers do not rotate.
-rope_freqs, long_factors: which layers, and when, the tensors of factors are for.
-Others are keys that this architecture alone reads.
+window: sliding layers. `every`: each n-th layer is full (absent: the file says which), the first of
+    n with `full_first`; `when` there are any; `base`: their base ("own": rope.freq_base_swa, else
+    `base_default`, else the model's); `scaled`: whether they are scaled.
+nope: the layers that do not rotate.
+rope_freqs, long_factors: the layers, and the conditions, for which the factor tensors apply.
+The others are keys that only this architecture reads.
 
 Source: llama.cpp at commit 0c1e570 (October 2026), src/llama-model.cpp, src/llama-context.cpp,
 src/models/, ggml/src/ggml-cpu/ops.cpp, conversion/.
@@ -45,7 +46,7 @@ from .gguf_files import GGUF
 
 TITLE = "GGUF"
 _MOST_WEIGHT = 1000.0
-_NEVER = 1e20  # a factor beyond which a pair is meant to stay as it is (Gemma 4 has 1e30)
+_NEVER = 1e20  # larger factors mean that a pair does not turn (Gemma 4 has 1e30)
 
 
 def read_gguf(path: Path, source: str, function: str) -> Description:
@@ -82,7 +83,7 @@ def described(
     model = _Model(Settings(function, own, name), known[name], name, factors)
     groups = grouped(model.given, model.layer_count, model.layer)
     if all(group.arguments is None for group in groups):
-        got = f"{name}, none of whose layers rotates in llama.cpp"
+        got = f"{name}, which does not rotate in llama.cpp"
         top.wrong("general.architecture", "an architecture with rotary encoding", got)
     groups = tuple(group for group in groups if group.layer_type != "no attention")
     return Description(
@@ -133,7 +134,7 @@ class _Model:
         blocks = given.layers("block_count")
         extra = given.count("nextn_predict_layers", 0) if given["nextn_predict_layers"] else 0
         if extra >= blocks:
-            given.wrong("nextn_predict_layers", f"less than block_count = {blocks}", extra)
+            given.wrong("nextn_predict_layers", f"a number below block_count = {blocks}", extra)
         self.blocks, self.layer_count = blocks, blocks - extra
         self.kv_heads = self._by_layer("attention.head_count_kv")
         self._by_layer("attention.head_count")
@@ -196,7 +197,7 @@ class _Model:
         return False
 
     def _slides(self) -> bool:
-        """Whether layers may slide at all."""
+        """Whether any layer may slide."""
         size = self.given["attention.sliding_window"]
         when = {
             "always": True,
@@ -235,7 +236,7 @@ class _Model:
         if not self.blocks <= len(value) <= LAYER_LIMIT:
             self.given.wrong(key, f"an entry for each of {self.blocks} layers", len(value))
         if not all(isinstance(each, int) for each in value):
-            self.given.wrong(key, "ints", "others")
+            self.given.wrong(key, "ints", "other values")
         return [int(each) for each in value]
 
     def _sections(self) -> list[int]:
@@ -327,7 +328,7 @@ class _Model:
         return base
 
     def _scaling(self, scaled: bool) -> tuple[dict[str, Any] | None, float, float]:
-        """The scaling, the factor of cosine and sine, and that of the softmax scale."""
+        """The scaling, the factor of cosine and sine, and the factor of the softmax scale."""
         given, row = self.given, self.row
         if "fixed_base" in row:
             return None, 1.0, 1.0
@@ -343,7 +344,7 @@ class _Model:
         if row.get("reads_betas") == "all":
             kind, magnitude = self._extrapolates(kind, magnitude)
         weight = self._weight()
-        # llama.cpp takes out what YaRN would multiply by; softmax scales put it back.
+        # llama.cpp divides by YaRN's multiplier; softmax scales multiply by it again.
         taken_out = 1 + 0.1 * math.log(factor)
         if taken_out <= 0 and (kind == "yarn" or row.get("corrects")):
             given.wrong(key, "a number above e^-10", factor)
@@ -369,7 +370,7 @@ class _Model:
         return scaling, magnitude * spread, correction
 
     def _weight(self) -> float:
-        """How much of the magnitude the softmax scale has, mscale_all_dim of a configuration."""
+        """The share of the magnitude in the softmax scale, mscale_all_dim of a configuration."""
         if "log_multiplier" not in self.row:
             return 0.0
         key = "rope.scaling.yarn_log_multiplier"
@@ -379,7 +380,7 @@ class _Model:
         return float(np.float32(found * self.row["log_multiplier"]))
 
     def _extrapolates(self, kind: str, magnitude: float) -> tuple[str, float]:
-        """Whether it is YaRN, and the magnitude, by a key that stands above the type."""
+        """Whether it is YaRN, and the magnitude, by a key that overrides the type."""
         key = "rope.scaling.yarn_ext_factor"
         share = self.given.number(key, -1.0)
         if share > 0 and share != 1:
@@ -404,7 +405,7 @@ class _Model:
             self.given.wrong("rope.dimension_sections", "numbers of pairs by axis", "none")
         if self.rope == "mrope" and whole == pairs and sections[3] == 0:
             return mrope_axis_map(sections[:3], order="sectioned")
-        # As ggml has it: a pair that no axis takes goes to the fourth.
+        # As in ggml: a pair that no axis takes gets the fourth axis.
         axes = np.full(pairs, 3, np.int64)
         sector = np.arange(pairs) % whole
         if self.rope == "imrope":
@@ -416,7 +417,7 @@ class _Model:
         return axes
 
     def _factors(self, kind: str, pairs: int) -> Any:
-        """("all", array) or ("long", short, long), of a number for each pair."""
+        """("all", array) or ("long", short, long), with one number per pair."""
         row, factors = self.row, self.factors
         long_rule = row.get("long_factors")
         by_length = long_rule == "always" or (
@@ -435,17 +436,19 @@ class _Model:
     def _checked(self, name: str, pairs: int) -> npt.NDArray[np.float64]:
         found = self.factors[name][:pairs]
         if len(found) < pairs:
-            self.given.wrong(f"{name}.weight", f"{pairs} factors, one a pair", len(found))
+            self.given.wrong(f"{name}.weight", f"{pairs} factors, one per pair", len(found))
         if not (np.isfinite(found).all() and (found > 0).all()):
-            self.given.wrong(f"{name}.weight", "finite factors > 0", "others")
+            self.given.wrong(f"{name}.weight", "finite factors > 0", "other values")
         return found
 
     def _divide(self, arguments: dict[str, Any], factors: Any) -> None:
-        """Put factors into the arguments: as a scaling where there is one, else as frequencies."""
+        """Put factors into the arguments, as a scaling if one fits, otherwise as frequencies."""
         scaling = arguments["scaling"]
         if factors[0] == "long":
             if scaling is not None and scaling["rope_type"] == "yarn":
-                self.given.wrong("rope.scaling.type", "no YaRN beside factors by length", "'yarn'")
+                self.given.wrong(
+                    "rope.scaling.type", "no YaRN together with factors by length", "'yarn'"
+                )
             by = 1.0 if scaling is None else scaling["factor"]
             arguments["scaling"] = {
                 "rope_type": "longrope",
@@ -474,19 +477,20 @@ class _Model:
     # Words
 
     def unknown(self) -> list[Unknown]:
-        """What llama.cpp puts in place of keys that are missing."""
+        """The missing keys for which llama.cpp has a default."""
         found = []
         if "rope.freq_base" not in self.given and "fixed_base" not in self.row:
-            found.append(Unknown("base", "llama.cpp takes 10,000"))
+            found.append(Unknown("base", "llama.cpp defaults to 10,000"))
         return found
 
     def remarks(self, parts: int) -> list[str]:
-        """About this file."""
+        """Remarks about this file."""
         said = []
         if self.row.get("permuted"):
             said.append(
                 "For this architecture llama.cpp's converter permutes the weights of queries and "
-                "keys from halves to neighbors; the Hugging Face checkpoint pairs halves."
+                "keys from the half to the interleaved pairing; the Hugging Face checkpoint has "
+                "the half pairing."
             )
         ignored = [
             key
@@ -497,15 +501,15 @@ class _Model:
         if ignored:
             names = " and ".join(ignored)
             said.append(
-                f"llama.cpp does not read {names} for {self.name}: it always takes 32 and 1."
+                f"llama.cpp does not read {names} for {self.name}: it always uses 32 and 1."
             )
         if parts > 1:
-            said.append(f"The first of {parts} files: tensors of the others were not looked at.")
+            said.append(f"The first of {parts} files: tensors in the others were not read.")
         return said
 
 
 def yarn_magnitude(name: str, factor: float, weight: float) -> float:
-    """What llama.cpp's YaRN multiplies cosines and sines by; `weight` is mscale_all_dim."""
+    """The factor of cosines and sines in llama.cpp's YaRN; `weight` is mscale_all_dim."""
     if weight == 0:
         return _grown(factor, 1.0)
     above = weight if name == "deepseek2" and weight != 1 else 1.0

@@ -1,7 +1,7 @@
-"""What a GGUF file says before its weights: metadata, and the small tensors of rotary factors.
+"""The start of a GGUF file: metadata, and the small tensors of rotary factors.
 
-Read by the `gguf` package, within bounds of our own: a hostile file makes that package loop over
-counts that it claims. Weights are mapped and never touched.
+The `gguf` package reads it, within our own limits: without them a hostile file makes that package
+loop over counts that the file claims. Weights are mapped and never read.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy as np
 from posenc_native.base.arguments import wrong_value
 from posenc_native.base.optional import absent, install_command
 
-# Bounds, several times what published files have.
+# Limits, several times those of published files.
 _MOST_ENTRIES = 1 << 12  # Llama 3.1 has 30
 _MOST_TENSORS = 1 << 15  # DeepSeek-V3 has 1,086
-_MOST_TEXTS = 1 << 21  # entries of lists of texts; Gemma 3 has 262,144 tokens and 514,906 merges
+_MOST_TEXTS = 1 << 21  # items in lists of texts; Gemma 3 has 262,144 tokens and 514,906 merges
 _MOST_DIMS = 8
 _MOST_FACTORS = 1 << 12
 
@@ -28,17 +28,17 @@ class GGUF:
     """Metadata and rotary factors of a file.
 
     Attributes:
-        entries: the metadata; lists of texts, such as a vocabulary, are left out.
-        factors: float64 of each of ``rope_freqs``, ``rope_factors_long`` and
-            ``rope_factors_short`` that is there.
-        parts: of how many files this is the first.
+        entries: the metadata, without lists of texts such as a vocabulary.
+        factors: those of ``rope_freqs``, ``rope_factors_long`` and ``rope_factors_short`` that
+            exist, as float64.
+        parts: the number of files of the model; this is the first.
     """
 
     def __init__(self, path: Path, function: str) -> None:
         if absent("gguf"):
             said = f"{function}: reading GGUF needs the package gguf: {install_command('gguf')}"
             raise ImportError(said, name="gguf")
-        with path.open("rb"):  # says what is wrong with a path that cannot be read
+        with path.open("rb"):  # raises a clear error for an unreadable path
             pass
         try:
             reader = _reader_class()(path)
@@ -56,7 +56,9 @@ class GGUF:
             wrong_value(function, "config", error.expected, error.got)
         except (ValueError, KeyError, IndexError, TypeError, OverflowError, struct.error) as error:
             said = str(error).splitlines()[0][:160] if str(error) else type(error).__name__
-            wrong_value(function, "config", "a GGUF file", f"one that is cut or is none ({said})")
+            wrong_value(
+                function, "config", "a GGUF file", f"one that is truncated or not GGUF ({said})"
+            )
         parts = self.entries.get("split.count", 1)
         self.parts = parts if isinstance(parts, int) else 1
 
@@ -80,14 +82,14 @@ def _reader_class() -> Callable[[Path], Any]:
     kind_array, kind_text = gguf.GGUFValueType.ARRAY, gguf.GGUFValueType.STRING
 
     class Reader(gguf.GGUFReader):
-        """That reads no byte behind the end, no weights, and lists at once."""
+        """Reads no byte past the end, no weights, and each list in one step."""
 
         texts = 0
 
         def _get(self, offset: int, dtype: Any, count: int = 1, override_order: Any = None) -> Any:
             end = int(offset) + np.dtype(dtype).itemsize * int(count)
             if end > len(self.data):
-                got = f"one of {len(self.data)} bytes that speaks of byte {end}"
+                got = f"one of {len(self.data)} bytes that refers to byte {end}"
                 raise _Hostile("a whole GGUF file", got)
             return super()._get(offset, dtype, count, override_order)
 
@@ -136,7 +138,7 @@ def _reader_class() -> Callable[[Path], Any]:
             return at - begin
 
         def _build_tensors(self, start_offs: int, fields: Any) -> None:
-            """Where each tensor lies; nothing is read of it."""
+            """The offset of each tensor, without reading its data."""
             self.places: dict[str, tuple[int, int, int]] = {}
             for field in fields:
                 _, name, _, dims, kind, offset = field.parts
@@ -147,7 +149,7 @@ def _reader_class() -> Callable[[Path], Any]:
                 self.places[str(bytes(name), encoding="utf-8")] = place
 
         def factors(self, name: str) -> Any:
-            """The numbers of a tensor of float32 or float16."""
+            """The numbers of a float32 or float16 tensor."""
             at, kind, count = self.places[f"{name}.weight"]
             known = {int(gguf.GGMLQuantizationType.F32): np.float32,
                      int(gguf.GGMLQuantizationType.F16): np.float16}  # fmt: skip

@@ -1,12 +1,12 @@
-"""ONNX: the operators of a graph that rotate, and the caches of cosines and sines they read.
+"""ONNX: the rotating operators of a graph, and the caches of cosines and sines that they read.
 
     com.microsoft  RotaryEmbedding(input, position_ids, cos_cache, sin_cache)
     ai.onnx        RotaryEmbedding(X, cos_cache, sin_cache, position_ids)
     com.microsoft  GroupQueryAttention: do_rotary, rotary_interleaved; caches are inputs 7 and 8
 
-A graph names no base and no scaling. Frequencies are found again from the caches: the angle of
-position 1 gives them roughly, those of 2, 4, 8 ... each halve the error. Base and scaling follow
-where those of a usual kind fit.
+A graph names neither a base nor a scaling. Frequencies are recovered from the caches: the angle of
+position 1 gives them roughly, and the angles of 2, 4, 8 ... each halve the error. Base and scaling
+follow if those of a usual kind fit.
 
 Source: onnx 1.23 (RotaryEmbedding-23); ONNX Runtime, bert_defs.cc; onnxruntime-genai, the model
 builder, for names and caches by length.
@@ -40,21 +40,21 @@ _WORDS = {
     "rotary_dim": "columns of cos_cache, rotary_embedding_dim",
     "head_dim": "columns of cos_cache",
     "pairing": "interleaved",
-    "base": "found again from cos_cache and sin_cache",
-    "scaling": "found again from cos_cache and sin_cache",
+    "base": "recovered from cos_cache and sin_cache",
+    "scaling": "recovered from cos_cache and sin_cache",
     "scale": "row 0 of cos_cache",
-    "inv_freq": "found again from cos_cache and sin_cache",
+    "inv_freq": "recovered from cos_cache and sin_cache",
 }
 _LAYER = re.compile(r"layers?[./_](\d{1,4})(?!\d)")
 _MOST_STEPS = 16  # from the input of an operator to its constant
 _MOST_CACHES = 1 << 10
 _MOST_SCALE = 1e3
-_MOST_APART = 0.1  # radians, of an angle from what those before make of it
+_MOST_APART = 0.1  # radians, between an angle and its prediction from earlier ones
 _FLOAT32 = 4e-7  # of frequencies that were computed in float32
-_MOST_SEARCHED = 1 << 28  # bytes, for where a cache begins anew
-_BASE = 10000.0  # of which factors of LongRoPE are told, where nothing says another
+_MOST_SEARCHED = 1 << 28  # bytes, in the search for a second cache within one
+_BASE = 10000.0  # assumed for LongRoPE's factors if nothing gives another base
 
-# Where operators with do_rotary have their caches.
+# The first cache input of operators with do_rotary.
 _ATTENTION = {"GroupQueryAttention": 7, "PagedAttention": 8, "SparseAttention": 9}
 _WANTED = frozenset({*_ATTENTION, "Attention", "RotaryEmbedding", "Identity", "Cast", "If"})
 
@@ -64,8 +64,8 @@ class _Rotation(NamedTuple):
 
     layer: int | None
     interleaved: bool
-    rotary_dim: int  # 0: twice the columns of its caches
-    whole: bool | None  # whether that is the head; None: not said
+    rotary_dim: int  # 0: twice the number of columns of its caches
+    whole: bool | None  # whether that is the whole head; None: unknown
     caches: tuple[str, str] | None
 
 
@@ -91,8 +91,8 @@ def read_onnx(path: Path, source: str, function: str) -> Description:
     found = list(_rotations(file.nodes))
     if not any(each.caches for each in found):
         inner = any(node.numbers.get("do_rotary") for node in file.nodes)
-        got = "one whose Attention has frequencies of its own" if inner else "none"
-        expected = "an operator that rotates by caches (RotaryEmbedding, GroupQueryAttention)"
+        got = "one whose Attention computes its own frequencies" if inner else "none"
+        expected = "an operator that rotates from caches (RotaryEmbedding, GroupQueryAttention)"
         wrong_value(function, "graph", expected, got)
     reader = _Reader(file, function)
     groups, unknown, length = reader.groups(found)
@@ -155,7 +155,7 @@ class _Reader:
     def groups(
         self, rotations: list[_Rotation]
     ) -> tuple[tuple[LayerGroup, ...], list[Unknown], int | None]:
-        """Layers that rotate alike together, what is not known, and the rows of the caches."""
+        """Groups of layers that rotate alike, unknown values, and the most rows of a cache."""
         members: dict[Any, set[int]] = {}
         values: dict[Any, dict[str, Any] | None] = {}
         unknown, rows = [Unknown("layer_count"), Unknown("softmax_correction")], []
@@ -184,7 +184,7 @@ class _Reader:
         return groups, list(dict.fromkeys(unknown)), max(rows, default=None)
 
     def _arguments(self, rotation: _Rotation, caches: list[_Cache]) -> tuple[dict[str, Any], str]:
-        """Arguments of `Rotary`, and what is said of a base that is assumed."""
+        """Arguments of `Rotary`, and a phrase about the base if it is assumed."""
         long, short = caches[0], caches[-1]
         pairs = len(long.inv_freq)
         rotary_dim = rotation.rotary_dim or 2 * pairs
@@ -194,14 +194,14 @@ class _Reader:
         key = tuple(cache.key for cache in caches)
         if key not in self.told:
             self.told[key] = _told(long) if long is short else _told_by_length(long, short)
-            if "base" not in self.told[key][0] or long is not short:  # frequencies as they are kept
+            if "base" not in self.told[key][0] or long is not short:  # frequencies from the file
                 self._add_error(caches)
         told, base = self.told[key]
         pairing = "interleaved" if rotation.interleaved else "half"
         return {"head_dim": rotary_dim, "pairing": pairing, **told}, base
 
     def _add_error(self, caches: list[_Cache]) -> None:
-        # Twice: factors of LongRoPE were rounded to few digits, within the error.
+        # Doubled: factors of LongRoPE were rounded to few digits, within the error.
         errors = [2 * cache.error for cache in caches]
         scales = [cache.scale_error for cache in caches]
         pairs = len(errors[0])
@@ -211,7 +211,7 @@ class _Reader:
         self.error[pairs] = RoundingError(tuple(np.max(errors, 0).tolist()), max(scales))
 
     def _caches(self, cos: str, sin: str) -> list[_Cache]:
-        """One pair of caches, or that for long sequences and that for short ones."""
+        """One pair of caches, or one for long sequences and one for short ones."""
         if (cos, sin) not in self.named:
             if len(self.named) == _MOST_CACHES:
                 self._wrong(f"at most {_MOST_CACHES} caches", "more")
@@ -230,7 +230,7 @@ class _Reader:
         return self.named[cos, sin]
 
     def _tensors(self, name: str) -> list[Numbers]:
-        """The constants that a value may be: one, or one of each branch of an If."""
+        """The constants that a value may be: one, or one from each branch of an If."""
         found: list[Numbers] = []
         seen: set[str] = set()
         names = [name]
@@ -250,7 +250,7 @@ class _Reader:
         return found
 
     def _read(self, cos: Numbers, sin: Numbers) -> list[_Cache]:
-        """A pair of caches; two where rows begin anew with another one at position 0."""
+        """One pair of caches; two if a second one begins at a later row with position 0."""
         shapes = cos.shape, sin.shape
         fits = len(cos.shape) == 2 and cos.shape == sin.shape and cos.shape[0] >= 2
         if not fits or not 1 <= cos.shape[1] <= HEAD_LIMIT // 2:
@@ -277,7 +277,7 @@ class _Reader:
 
 
 def _cache(cos: Numbers, sin: Numbers) -> _Cache | None:
-    """The frequencies of which these are cosines and sines; None if they are no such thing."""
+    """The frequencies that give these cosines and sines; None if they are not such tables."""
     rows = cos.shape[0]
     places = [0, *(1 << power for power in range((rows - 1).bit_length())), rows - 1]
     c, s = cos.rows(places), sin.rows(places)
@@ -303,7 +303,7 @@ def _cache(cos: Numbers, sin: Numbers) -> _Cache | None:
             return None
         if i < len(places) - 1:
             inv_freq = turned / place
-    # Cosines and sines are rounded; the smaller of the two is rounded less, and says the angle.
+    # Cosines and sines are rounded; the smaller of the two is rounded less and gives the angle.
     turns = np.maximum(abs(places[-2] * inv_freq), np.finfo(np.float32).tiny)
     error = _FLOAT32 + 2 * (step * np.minimum(turns, 1) + smallest / scale) / turns
     scale = 1.0 if abs(scale - 1) <= 2 * step else scale
@@ -311,7 +311,7 @@ def _cache(cos: Numbers, sin: Numbers) -> _Cache | None:
 
 
 def _told(cache: _Cache) -> tuple[dict[str, Any], str]:
-    """Base and scaling if some fit, else the frequencies."""
+    """Base and scaling if some fit, otherwise the frequencies."""
     pairs = len(cache.inv_freq)
     found = explained(cache.inv_freq, cache.error, cache.rows)
     if found is None:
@@ -323,7 +323,7 @@ def _told(cache: _Cache) -> tuple[dict[str, Any], str]:
 
 
 def _told_by_length(long: _Cache, short: _Cache) -> tuple[dict[str, Any], str]:
-    """LongRoPE. Its factors are those of a base, which only frequencies without factors say."""
+    """LongRoPE. Its factors are relative to a base, which only unscaled frequencies show."""
     pairs = len(long.inv_freq)
     found = explained(short.inv_freq, short.error)
     base = _BASE if found is None or found[1] is not None else found[0]
@@ -345,11 +345,11 @@ def _told_by_length(long: _Cache, short: _Cache) -> tuple[dict[str, Any], str]:
     scale = _same_scale(long, factor)
     if scale != factor:
         scaling["attention_factor"] = scale
-    said = f"factors are told of {base:,.0f}" if base == _BASE else ""
+    said = f"the factors are relative to {base:,.0f}" if base == _BASE else ""
     rotation = {"base": base, "rotary_dim": 2 * pairs, "scaling": scaling, "scale": scale}
     return rotation, said
 
 
 def _same_scale(cache: _Cache, factor: float) -> float:
-    """The factor that a scaling has of its own, if it may be that of the cache."""
+    """The factor that follows from the scaling if it may be the cache's; otherwise the cache's."""
     return factor if abs(cache.scale - factor) <= cache.scale_error * factor else cache.scale

@@ -1,8 +1,8 @@
-"""The nodes of an ONNX file that have to do with rotation, and single tensors of it.
+"""The nodes of an ONNX file that concern rotation, and single tensors of it.
 
-Read without a package: what parses protocol buffers makes objects of all that a file holds, and 16
-MiB of empty nodes became 6 GiB. Here fields are walked, within bounds, and what is not needed is
-stepped over; numbers of tensors stay in the file, which is mapped:
+No package is used: a parser of protocol buffers makes objects of everything in a file, and 16 MiB
+of empty nodes became 6 GiB. This module walks the fields within limits and skips those that it does
+not need; numbers of tensors stay in the mapped file:
 
     model ─ 7 graph ─┬ 1 node ─ 5 attribute ─┬ 5 tensor
                      ├ 2 name                └ 6 graph
@@ -28,17 +28,17 @@ import numpy.typing as npt
 
 from posenc_native.base.arguments import wrong_value
 
-# Bounds, several times what published files have.
-_MOST_FIELDS = 1 << 18  # that are looked at; nodes of other operators are one each
-_MOST_SEARCHED = 1 << 16  # bytes of a node, for the name of an operator
-_MOST_DEPTH = 8  # of graphs in graphs
+# Limits, several times those of published files.
+_MOST_FIELDS = 1 << 18  # that are parsed; a node of another operator counts as one
+_MOST_SEARCHED = 1 << 16  # bytes of a node, searched for the name of an operator
+_MOST_DEPTH = 8  # of nested graphs
 _MOST_TEXT = 1 << 9  # bytes of a name
 _MOST_DIMS = 8
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _EXTERNAL = 1
 
-# Kinds of numbers, and the fields that may hold them where raw_data (9) does not.
+# Types of numbers, and the fields that may hold them if raw_data (9) does not.
 _DTYPES: dict[int, np.dtype[Any]] = {
     1: np.dtype("<f4"),
     10: np.dtype("<f2"),
@@ -48,7 +48,7 @@ _DTYPES: dict[int, np.dtype[Any]] = {
 _BFLOAT16 = 16
 _FIELD = {1: 4, 11: 10}
 _INTS, _RAW = 5, 9
-_MOST_INTS = 1 << 23  # bytes of them: 16-bit floats may be written so, one by one
+_MOST_INTS = 1 << 23  # their bytes: 16-bit floats may be written one by one in this form
 
 
 @dataclass
@@ -56,8 +56,8 @@ class Node:
     """An operator.
 
     Attributes:
-        numbers: its attributes that are ints.
-        branches: names of the outputs of each graph in it.
+        numbers: its int attributes.
+        branches: names of the outputs of each graph inside it.
     """
 
     op_type: str = ""
@@ -71,24 +71,24 @@ class Node:
 
 @dataclass(frozen=True)
 class Numbers:
-    """A tensor of floats, rows of which are taken from where they lie."""
+    """A tensor of floats whose rows are read from the mapped file."""
 
     data: npt.NDArray[Any]
     bfloat16: bool
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its sizes."""
+        """Its shape."""
         return self.data.shape
 
     @property
     def step(self) -> float:
-        """Between 1 and the next number."""
+        """The distance between 1 and the next number."""
         return 2.0**-7 if self.bfloat16 else float(np.finfo(self.data.dtype).eps)
 
     @property
     def smallest(self) -> float:
-        """The first number above 0."""
+        """The smallest number above 0."""
         if self.bfloat16:
             return 2.0**-133
         return float(np.finfo(self.data.dtype).smallest_subnormal)
@@ -98,11 +98,11 @@ class Numbers:
         found: npt.NDArray[Any] = self.data[numbers]
         if self.bfloat16:
             found = (found.astype(np.uint32) << 16).view(np.float32)
-        with np.errstate(invalid="ignore"):  # some bits are no number, and say so when cast
+        with np.errstate(invalid="ignore"):  # some bits are NaN, for which a cast warns
             return np.asarray(found, np.float64)
 
     def part(self, begin: int, end: int) -> Numbers:
-        """Some rows in turn, still where they lie."""
+        """Some consecutive rows, still in the mapped file."""
         return Numbers(self.data[begin:end], self.bfloat16)
 
 
@@ -110,8 +110,8 @@ class ONNX:
     """A file.
 
     Attributes:
-        name: of its graph.
-        nodes: those of the wanted operators, of inner graphs too.
+        name: the name of its graph.
+        nodes: the nodes of the wanted operators, also in inner graphs.
     """
 
     def __init__(self, path: Path, function: str, wanted: frozenset[str]) -> None:
@@ -132,16 +132,16 @@ class ONNX:
         self.name, _ = self._graph(*graphs[0], 0)
 
     def tensor(self, name: str) -> Numbers | None:
-        """The floats of an initializer or a Constant; None if there is none of this name."""
+        """The floats of an initializer or a Constant; None if no such tensor has this name."""
         place = self._places.get(name)
         return None if place is None else self._numbers(name, *place)
 
     # Graphs
 
     def _graph(self, begin: int, end: int, depth: int) -> tuple[str, list[str]]:
-        """Its name and the names of its outputs; nodes and tensors are kept."""
+        """Its name and the names of its outputs; nodes and tensors are stored."""
         if depth > _MOST_DEPTH:
-            self._wrong(f"more than {_MOST_DEPTH} graphs, each in another")
+            self._wrong(f"more than {_MOST_DEPTH} nested graphs")
         name, outputs = "", []
         for number, kind, first, last in self._walk(begin, end):
             if kind != _BYTES:
@@ -182,7 +182,7 @@ class ONNX:
             self.nodes.append(node)
 
     def _attribute(self, node: Node, begin: int, end: int, depth: int) -> list[tuple[int, int]]:
-        """Adds to the node what an attribute is; where its tensors lie."""
+        """Add an attribute to the node; returns the places of its tensors."""
         name, value, tensors = "", None, []
         for number, kind, first, last in self._walk(begin, end):
             if kind == _VARINT and number == 3:
@@ -225,7 +225,7 @@ class ONNX:
             elif kind == _BYTES:
                 held[number] = first, last
             if len(dims) > _MOST_DIMS or len(external) > 16:
-                self._wrong_tensor(name, "one of more dims than there are")
+                self._wrong_tensor(name, "one with too many dims")
         dtype = _DTYPES.get(kind_of)
         if dtype is None:
             self._wrong_tensor(name, f"one of type {kind_of}")
@@ -253,9 +253,9 @@ class ONNX:
         return Numbers(np.frombuffer(data, dtype, count, at).reshape(dims), bfloat16)
 
     def _ints(self, name: str, begin: int, end: int) -> npt.NDArray[np.uint16]:
-        """Numbers of 16 bits, each in one to three bytes of which 7 bits count."""
+        """16-bit numbers, each in one to three bytes with 7 significant bits."""
         if end - begin > _MOST_INTS:
-            self._wrong_tensor(name, f"numbers one by one, in more than {_MOST_INTS} bytes")
+            self._wrong_tensor(name, f"numbers written one by one, in more than {_MOST_INTS} bytes")
         given = np.frombuffer(self._data, np.uint8, end - begin, begin)
         ends = np.flatnonzero(given < 128)
         begins = np.concatenate([[0], ends[:-1] + 1])
@@ -269,26 +269,26 @@ class ONNX:
         return found.astype(np.uint16)
 
     def _external(self, name: str, entries: Mapping[str, str]) -> tuple[mmap.mmap, int, int]:
-        """Data of a file beside this one, and where in it; never of a path that leaves its folder.
+        """Data in another file, and its place there; never from outside this file's folder.
 
-        A cache of downloads keeps both elsewhere, beside each other, and has links to them.
+        A download cache keeps both files elsewhere, next to each other, with links to them.
         """
         given = entries.get("location", "")
         parts = (PurePosixPath(given), PureWindowsPath(given))
         leaves = any(path.is_absolute() or path.drive or ".." in path.parts for path in parts)
         folders = {self._path.parent.resolve(), self._path.resolve().parent}
         if not given or "\0" in given or leaves:
-            self._wrong_tensor(name, "data in a file that is not beside it")
+            self._wrong_tensor(name, "data in a file outside its folder")
         try:
             place = (self._path.parent / given).resolve()
             status = place.stat()
         except (OSError, RuntimeError, ValueError):
-            self._wrong_tensor(name, "data in a file that is not there")
+            self._wrong_tensor(name, "data in a file that does not exist")
         if not (folders & {*place.parents} and stat.S_ISREG(status.st_mode)):
-            self._wrong_tensor(name, "data in a file that is not beside it")
+            self._wrong_tensor(name, "data in a file outside its folder")
         offset, length = (entries.get(key, "0") for key in ("offset", "length"))
         if not all(each.isdecimal() and len(each) < 20 for each in (offset, length)):
-            self._wrong_tensor(name, "data at no number")
+            self._wrong_tensor(name, "data whose offset or length is not a number")
         begin = int(offset)
         end = begin + int(length) if int(length) else status.st_size
         if not begin <= end <= status.st_size or not status.st_size:
@@ -304,7 +304,7 @@ class ONNX:
         return self._data[begin:end].decode("utf-8", "replace")
 
     def _text_in(self, wanted: int, begin: int, end: int) -> str:
-        """The text of one field of many."""
+        """The text of one of the fields."""
         found = ""
         for number, kind, first, last in self._walk(begin, end):
             if number == wanted and kind == _BYTES:
@@ -312,7 +312,7 @@ class ONNX:
         return found
 
     def _walk(self, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-        """Number, kind, begin and end of the value of each field."""
+        """Number, type, begin and end of the value of each field."""
         data = self._data
         while at < end:
             self._fields += 1
@@ -331,14 +331,14 @@ class ONNX:
             elif kind in (_FIXED32, _FIXED64):
                 begin, last = at, at + (4 if kind == _FIXED32 else 8)
             else:
-                self._wrong("other bytes")
+                self._wrong("bytes of another format")
             if last > end or tag < 8:
-                self._wrong("one that is cut or is none")
+                self._wrong("one that is truncated or not ONNX")
             yield tag >> 3, kind, begin, last
             at = last
 
     def _number(self, at: int, end: int) -> tuple[int, int]:
-        """A number of up to 64 bits, and where it ends."""
+        """A number of up to 64 bits, and the place where it ends."""
         value = shift = 0
         while at < end and shift < 64:
             byte = self._data[at]
@@ -347,7 +347,7 @@ class ONNX:
             if byte < 128:
                 return value, at
             shift += 7
-        return self._wrong("one that is cut or is none")
+        return self._wrong("one that is truncated or not ONNX")
 
     def _wrong(self, got: str) -> NoReturn:
         wrong_value(self._function, "config", "an ONNX file", got)

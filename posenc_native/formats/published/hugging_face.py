@@ -47,7 +47,7 @@ def described(
     unknown = []
     if rotating and not model.names_a_base and "inv_freq" not in rotating[0]:
         bases = dict.fromkeys(f"{each['base']:,.10g}" for each in rotating if "base" in each)
-        unknown.append(Unknown("base", f"the model's class takes {' and '.join(bases)}"))
+        unknown.append(Unknown("base", f"the model's class defaults to {' and '.join(bases)}"))
     if model.layer_count is None:
         unknown.append(Unknown("layer_count"))
     length = model.fields.get("max_position_embeddings")

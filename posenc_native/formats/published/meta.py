@@ -1,4 +1,4 @@
-"""Meta's params.json of Llama checkpoints as published, read as Meta's own code reads them.
+"""Meta's params.json of published Llama checkpoints, read as Meta's own code reads them.
 
 Source: llama-models at commit a9c89c4, models/llama3/args.py and model.py, models/llama4/args.py
 and model.py; meta-llama/llama, llama/model.py.
@@ -51,8 +51,8 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
     unknown, remarks = [], []
     base = given.positive("rope_theta", 500000.0 if scaled or llama4 else 10000.0)
     if "rope_theta" not in given:
-        said = "Meta's code takes 500,000" if scaled or llama4 else (
-            "Llama 2's code takes 10,000, Llama 3's would take 500,000"
+        said = "Meta's code defaults to 500,000" if scaled or llama4 else (
+            "Llama 2's code defaults to 10,000, Llama 3's to 500,000"
         )  # fmt: skip
         unknown.append(Unknown("base", said))
     scaling = None
@@ -99,7 +99,7 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
 
 def _head(given: Settings, found: int) -> int:
     if found < 2 or found % 2:
-        given.wrong("n_heads", "heads of an even number of dims", f"{found} of each")
+        given.wrong("n_heads", "heads with an even number of dims", f"{found} dims each")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Mistral's params.json, in its own words, which vLLM and mistral-inference read.
+"""Mistral's params.json, in its own words, as vLLM and mistral-inference read it.
 
 Source: mistral-inference 1.6.0, args.py and transformer.py; vLLM 0.33,
 transformers_utils/configs/mistral.py; transformers, convert_ministral3_weights_to_hf.py.
@@ -52,7 +52,10 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
     unknown = []
     base = given.positive("rope_theta", 10000.0)
     if "rope_theta" not in given:
-        said = "vLLM takes 10,000, as Mistral 7B v0.1 was trained; mistral-inference 1,000,000"
+        said = (
+            "vLLM defaults to 10,000, as Mistral 7B v0.1 was trained; mistral-inference to "
+            "1,000,000"
+        )
         unknown.append(Unknown("base", said))
     scaling, scale, correction, remarks = _yarn(given, latent)
     rotation: dict[str, Any] = {
@@ -92,7 +95,7 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
 def _yarn(
     given: Settings, latent: bool
 ) -> tuple[dict[str, Any] | None, float | None, float, list[str]]:
-    """The scaling, the factor of cosine and sine, that of the softmax scale, and remarks."""
+    """The scaling, the factor of cosine and sine, the factor of the softmax scale, and remarks."""
     yarn = given.inner("yarn")
     if not yarn.entries:
         return None, None, 1.0, []
@@ -116,7 +119,7 @@ def _yarn(
     remarks = []
     if "apply_scale" not in yarn:
         remarks.append(
-            f"yarn names no apply_scale: vLLM multiplies cosines and sines by {grown:.4g} then, "
+            f"yarn has no apply_scale: vLLM then multiplies cosines and sines by {grown:.4g}, "
             "Hugging Face's converter and SGLang do not."
         )
     return scaling, grown, 1.0, remarks

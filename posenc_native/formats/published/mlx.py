@@ -18,9 +18,9 @@ from posenc_native.models.fields import read_fields
 from .hugging_face import WORDS, described
 
 TITLE = "MLX configuration"
-# Whose code has rope_traditional = True where the file does not say.
+# Their code assumes rope_traditional = True if the file does not say.
 _TRADITIONAL = ("glm4", "youtu_llm")
-# Whose code reads rope_theta and rope_scaling, not rope_parameters, and the base it takes.
+# Their code reads rope_theta and rope_scaling, not rope_parameters; with its default base.
 _WITHOUT_PARAMETERS = {
     "cohere": 8e6, "cohere2": 5e4, "deepseek_v2": 1e4, "deepseek_v3": 1e4, "deepseek_v32": 1e4,
     "gemma": 1e4, "gemma2": 1e4, "gpt_oss": 1.5e5, "kimi_k2": 1e4, "llama": 1e4, "mistral": 1e4,
@@ -41,7 +41,7 @@ def _claims(entries: Mapping[str, Any]) -> bool:
 def _read(entries: Mapping[str, Any], source: str, function: str) -> Description:
     fields = read_fields(entries, function)
     given = Settings(function, fields, "config")
-    # "type" counts before "rope_type" there.
+    # mlx-lm prefers "type" to "rope_type".
     own = fields.get("rope_scaling")
     if isinstance(own, Mapping) and own.get("type") and own.get("rope_type"):
         fields = {**fields, "rope_scaling": {**own, "rope_type": own["type"]}}
@@ -60,10 +60,10 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
     if lost:
         remarks.append(
             f"mlx-lm's code for {model.model_type} does not read rope_parameters: it needs "
-            "rope_theta and rope_scaling at the top of the file."
+            "rope_theta and rope_scaling at the top level of the file."
         )
     if unsaid:
-        unknown = (*unknown, Unknown("base", f"mlx-lm takes {base:,.0f}"))
+        unknown = (*unknown, Unknown("base", f"mlx-lm defaults to {base:,.0f}"))
     unread = tuple(each for each in found.unread if each.place != "config['rope_traditional']")
     groups = found.groups
     if "rope_traditional" in given or model.model_type in _TRADITIONAL:
@@ -87,7 +87,7 @@ def _changed(group: LayerGroup, **changes: Any) -> LayerGroup:
 
 
 def _as_mlx_scales(group: LayerGroup, remarks: list[str]) -> LayerGroup:
-    """What mlx-lm makes of a scaling: some of its keys are not read."""
+    """The group with the scaling as mlx-lm reads it, without the keys that it ignores."""
     scaling = (group.arguments or {}).get("scaling")
     if not scaling:
         return group
@@ -99,7 +99,7 @@ def _as_mlx_scales(group: LayerGroup, remarks: list[str]) -> LayerGroup:
         return _changed(group, scaling=kept)
     long = scaling.get("long_factor")
     if long is not None and scaling["rope_type"] == "longrope":
-        remarks.append("mlx-lm takes the long factors at every length.")
+        remarks.append("mlx-lm uses the long factors at every length.")
         both = {**scaling, "short_factor": long}
         return _changed(group, scaling=both)
     return group

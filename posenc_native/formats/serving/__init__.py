@@ -1,1 +1,1 @@
-"""Settings of programs that serve: vLLM, SGLang, TensorRT-LLM."""
+"""Settings of inference servers: vLLM, SGLang, TensorRT-LLM."""

@@ -1,4 +1,4 @@
-"""vLLM's and SGLang's settings of a server: a model, and overrides of its configuration.
+"""vLLM's and SGLang's server settings: a model, and overrides of its configuration.
 
 Source: vLLM 0.33, config/model.py (--hf-overrides), and releases up to 0.11 (--rope-scaling,
 --rope-theta); SGLang 0.5.23, utils/hf_transformers/config.py (--json-model-override-args).
@@ -23,12 +23,12 @@ _ROTARY = ("rope_parameters", "rope_scaling")
 
 
 class Launch(NamedTuple):
-    """What a server is told.
+    """The settings of a server.
 
     Attributes:
         model: the path of the model, or its configuration.
-        overrides: entries that take the place of those of its configuration.
-        length: the longest sequence that it is to serve; None if the settings do not say.
+        overrides: entries that replace those of its configuration.
+        length: the longest sequence that it serves; None if the settings do not say.
         engine: "vLLM" or "SGLang".
     """
 
@@ -66,7 +66,7 @@ def _read_sglang(entries: Mapping[str, Any], function: str) -> Launch:
 
 
 def _settings(entries: Mapping[str, Any], function: str) -> Settings:
-    """The settings under their names in Python, which files may write with hyphens."""
+    """The settings by their Python names; files may write them with hyphens."""
     named = {str(key).replace("-", "_"): value for key, value in entries.items()}
     return Settings(function, named, "settings")
 
@@ -82,7 +82,7 @@ def _json(text: str, function: str, name: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
-        wrong_value(function, name, "JSON", "text that is none")
+        wrong_value(function, name, "JSON", "invalid JSON")
     if _is_deeper(value, MOST_LEVELS):
         wrong_value(function, name, f"JSON of at most {MOST_LEVELS} levels", "more")
     if not isinstance(value, dict):
@@ -98,22 +98,22 @@ SGLANG = Format("sglang", "SGLang settings", _claims_sglang, read_launch=_read_s
 
 
 def split_overrides(text: str, function: str) -> tuple[str, dict[str, Any]]:
-    """``path+{...}`` in two; no overrides where there are none."""
+    """Split ``path+{...}`` in two; the overrides are empty if there are none."""
     path, plus, rest = text.partition("+{")
     return (path, _json("{" + rest, function, "overrides")) if plus else (text, {})
 
 
 def refuse_overrides(function: str, title: str) -> NoReturn:
-    """Raise the ValueError for overrides of what takes none."""
-    expected = "a Hugging Face configuration to go on top of"
+    """Raise the ValueError for overrides of a format that takes none."""
+    expected = "a Hugging Face configuration to apply them to"
     wrong_value(function, "overrides", expected, title)
 
 
 def merged(entries: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration with overrides: mappings of a part into it, all else in its place.
+    """A configuration with overrides: mappings of a part are merged, other values replaced.
 
-    Rotary parameters take the place of those that are there, under either name, but keep the base
-    and the share of the head unless they name their own.
+    Rotary parameters replace the existing ones, under either name, but keep the base and the share
+    of the head unless they name their own.
     """
     found = dict(entries)
     part = next((key for key in _PARTS if isinstance(found.get(key), Mapping)), None)
@@ -161,7 +161,7 @@ def as_served(found: Description, launch: Launch) -> Description:
     ):
         remarks.append(
             "The overrides name no rope_theta, and the model's is kept here. vLLM 0.33 with "
-            "transformers 5 puts them in place of all parameters, and takes 10,000: write "
+            "transformers 5 replaces all parameters by them, and defaults to 10,000: write "
             "rope_theta beside the scaling."
         )
     if launch.engine == "vLLM" and "rope_theta" in launch.overrides:
@@ -187,11 +187,11 @@ def _group_as_served(group: LayerGroup, launch: Launch, remarks: list[str]) -> L
     if scaling.get("rope_type") != "longrope" or launch.length is None:
         return group
     needed = ("short_factor", "long_factor", "original_max_position_embeddings")
-    if any(scaling.get(key) is None for key in needed):  # an error of whoever reads the scaling
+    if any(scaling.get(key) is None for key in needed):  # the reader of the scaling reports it
         return group
     long = launch.length > scaling["original_max_position_embeddings"]
     name = "long" if long else "short"
-    remarks.append(f"vLLM takes the {name} factors for every sequence, by max_model_len.")
+    remarks.append(f"vLLM uses the {name} factors for every sequence, because of max_model_len.")
     one = scaling[f"{name}_factor"]
     fixed = {**scaling, "short_factor": one, "long_factor": one}
     return dataclasses.replace(group, arguments={**group.arguments, "scaling": fixed})

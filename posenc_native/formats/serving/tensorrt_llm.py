@@ -1,4 +1,4 @@
-"""TensorRT-LLM: config.json of a checkpoint, or of an engine, which holds that of its checkpoint.
+"""TensorRT-LLM: config.json of a checkpoint, or of an engine, which holds its checkpoint's.
 
 Source: TensorRT-LLM, models/modeling_utils.py (PretrainedConfig), layers/attention.py and
 functional.py (PositionEmbeddingType, RotaryScalingType, RopeEmbeddingUtils).
@@ -49,20 +49,20 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
     pairing = _PAIRINGS[kind]
     remarks = []
     latent = "qk_rope_head_dim" in given
-    if latent:  # head_size is that of the compressed keys
+    if latent:  # head_size is the width of the compressed keys
         head_dim = rotary_dim = check_share(
             given, "qk_rope_head_dim", given.heads("qk_rope_head_dim"), 1 << 13
         )
         pairing = "interleaved"
         remarks.append(
-            "The kernels of latent attention rotate neighbors, whatever position_embedding_type "
-            "says."
+            "The kernels of latent attention rotate neighbors, regardless of "
+            "position_embedding_type."
         )
     else:
         head_dim, rotary_dim = _dims(given)
     unknown = []
     if "rotary_base" not in given:
-        unknown.append(Unknown("base", "TensorRT-LLM takes 10,000"))
+        unknown.append(Unknown("base", "TensorRT-LLM defaults to 10,000"))
     scaling, scale = _scaling(given, kind)
     rotation: dict[str, Any] = {
         "head_dim": head_dim,
@@ -76,7 +76,9 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
     section = [int(each) for each in given.inner("rotary_scaling").numbers("mrope_section", 3)]
     if section:
         if len(section) != 3 or sum(section) != rotary_dim // 2:
-            given.wrong("rotary_scaling", f"an mrope_section of sum {rotary_dim // 2}", section)
+            given.wrong(
+                "rotary_scaling", f"an mrope_section with the sum {rotary_dim // 2}", section
+            )
         rotation["axis_map"] = mrope_axis_map(section, order="sectioned")
     correction = 1.0
     if latent and scaling is not None and scaling["rope_type"] == "yarn":

@@ -1,1 +1,1 @@
-"""Settings of programs that train: Megatron-LM, torchtitan, torchtune."""
+"""Settings of training programs: Megatron-LM, torchtitan, torchtune."""

@@ -37,19 +37,19 @@ WORDS = {
     "softmax_correction": "mscale_all_dim",
     "axis_map": "mrope_section",
 }
-# Names in NeMo and Megatron-Bridge of what Megatron-LM calls otherwise.
+# NeMo's and Megatron-Bridge's names for Megatron-LM's arguments, if they differ.
 _OTHER_NAMES = {
     "rope_scaling": "use_rope_scaling",
     "seq_len_interpolation_factor": "rotary_seq_len_interpolation_factor",
     "rotary_percentage": "rotary_percent",
 }
 
-# NeMo's configurations of this name scale, whatever else the file says.
+# NeMo's configurations of this name scale, regardless of the rest of the file.
 _SCALED_CLASS = "Llama31Config"
 
 
 def _model(entries: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The model's part, its nested parts beside each other."""
+    """The model's part, with its nested parts merged into it."""
     for key in ("args", "model", "config"):
         if isinstance(entries.get(key), Mapping):
             entries = entries[key]
@@ -57,7 +57,7 @@ def _model(entries: Mapping[str, Any]) -> Mapping[str, Any]:
     for key in ("config", "transformer"):
         if isinstance(entries.get(key), Mapping):
             found |= entries[key]
-    # The class of a configuration says more than that of the model around it.
+    # The class of the inner configuration is more specific than the class of the model around it.
     return {**found, **entries, **{key: found[key] for key in ("_target_",) if key in found}}
 
 
@@ -83,7 +83,7 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
     unknown: list[Unknown] = []
     remarks: list[str] = []
     if "rotary_base" not in given:
-        unknown.append(Unknown("base", "Megatron takes 10,000"))
+        unknown.append(Unknown("base", "Megatron defaults to 10,000"))
     base = given.positive("rotary_base", 10000.0)
     if latent:
         rotation, correction = _of_latent(given, base, bridge)
@@ -155,7 +155,7 @@ def _of_heads(
         if not bridge and factor != 8:
             remarks.append(
                 f"rope_scaling_factor is {factor:g}, but pretrain_gpt does not pass it on: a model "
-                "that was trained by it was scaled by 8."
+                "that it trained was scaled by 8."
             )
     elif isinstance(given["_target_"], str) and _SCALED_CLASS in given["_target_"]:
         result["scaling"] = {
@@ -171,7 +171,7 @@ def _of_heads(
 
 
 def _yarn(given: Settings, prefix: str, truncate: bool | None = None) -> dict[str, Any]:
-    """Scaling and scale; `prefix` is that of the names in newer releases."""
+    """Scaling and scale; `prefix` is the prefix of the names in newer releases."""
 
     def name(key: str) -> str:
         return f"yarn_{key}" if f"yarn_{key}" in given or prefix else key
@@ -201,7 +201,7 @@ def _yarn(given: Settings, prefix: str, truncate: bool | None = None) -> dict[st
 
 
 def _of_latent(given: Settings, base: float, bridge: bool) -> tuple[dict[str, Any], float]:
-    """Of multi-head latent attention: YaRN unless rope_type says otherwise."""
+    """Multi-head latent attention: YaRN unless rope_type says otherwise."""
     dim = given.count("qk_pos_emb_head_dim", 64, HEAD_LIMIT)
     check_share(given, "qk_pos_emb_head_dim", dim, HEAD_LIMIT)
     kind = given.one_of("rope_type", ("rope", "yarn"), "yarn")
@@ -223,7 +223,7 @@ def _of_latent(given: Settings, base: float, bridge: bool) -> tuple[dict[str, An
 
 
 def _skipped(given: Settings, layers: int) -> list[bool]:
-    """Which layers do not rotate: every n-th, or a list by layer; empty if all do."""
+    """The layers that do not rotate: every n-th, or a list by layer; empty if all rotate."""
     key = "no_rope_freq"
     rule = given[key]
     if rule is None:
@@ -236,13 +236,13 @@ def _skipped(given: Settings, layers: int) -> list[bool]:
     if not isinstance(rule, (list, tuple)) or len(rule) != layers:
         got = f"{len(rule)} entries" if isinstance(rule, (list, tuple)) else type(rule).__name__
         given.wrong(key, f"an int or an entry for each of {layers} layers", got)
-    if not all(isinstance(each, int) for each in rule):  # bool is one
-        given.wrong(key, "0 or 1 for each layer", "others")
+    if not all(isinstance(each, int) for each in rule):  # a bool is an int
+        given.wrong(key, "0 or 1 for each layer", "other values")
     return [bool(each) for each in rule]
 
 
 def _pattern(given: Settings, key: str, text: str) -> Any:
-    """A number, or sums and products of lists of 0 and 1 ("([0]*3+[1]*1)*8"): nothing is run."""
+    """A number, or sums and products of lists of 0 and 1 ("([0]*3+[1]*1)*8"); runs no code."""
     expected = "a number, or lists of 0 and 1 with + and *"
     if len(text) > 1024:
         given.wrong(key, expected, f"{len(text)} characters")

@@ -1,4 +1,4 @@
-"""Settings of torchtitan as JSON: model arguments of its flat form, or of a trainer's whole dump.
+"""Settings of torchtitan as JSON: flat model arguments, or the whole dump of a trainer.
 
 Source: torchtitan 0.2.2, models/*/model/args.py and model.py; 0.3.0 and commit b5bcd76,
 models/common/rope.py.
@@ -47,7 +47,7 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
     return _of_arguments(Settings(function, entries, "settings"), source)
 
 
-# The flat form, of releases up to 0.2
+# The flat form, in releases up to 0.2
 
 
 def _of_arguments(given: Settings, source: str) -> Description:
@@ -56,7 +56,9 @@ def _of_arguments(given: Settings, source: str) -> Description:
     base = given.positive("rope_theta", _BASES.get(name, 10000.0))
     unknown = []
     if "rope_theta" not in given:
-        unknown.append(Unknown("base", f"torchtitan's {name} takes {_BASES.get(name, 1e4):,.0f}"))
+        unknown.append(
+            Unknown("base", f"torchtitan's {name} defaults to {_BASES.get(name, 1e4):,.0f}")
+        )
     latent = name == "deepseek_v3"
     if latent:
         head_dim = given.heads("qk_rope_head_dim") if "qk_rope_head_dim" in given else 64
@@ -131,7 +133,7 @@ def _llama(given: Settings, factor: float, high: float) -> _Scaling:
 def _llama3(given: Settings) -> _Scaling:
     scaling, scale, correction, remarks = _llama(given, 8.0, 4.0)
     if "rope_scaling_args" not in given:
-        remarks.append("torchtitan 0.2 scales every Llama 3; releases before it did not.")
+        remarks.append("torchtitan 0.2 scales every Llama 3; earlier releases did not.")
     return scaling, scale, correction, remarks
 
 
@@ -147,7 +149,7 @@ def _deepseek(given: Settings) -> _Scaling:
             None,
             1.0,
             1.0,
-            ["max_seq_len is not above original_seq_len: torchtitan scales nothing."],
+            ["max_seq_len is not above original_seq_len, so torchtitan does not scale."],
         )
     grown = 1 + 0.1 * given.weight("mscale", 1.0) * math.log(factor) if factor > 1 else 1.0
     return _yarn(given, factor, trained, ("beta_fast", "beta_slow"), True), 1.0, grown**2, []
@@ -183,7 +185,7 @@ _SCALINGS = {
 }
 
 
-# A trainer's dump, of 0.3 and later: a rotation in each layer
+# A trainer's dump, in 0.3 and later: each layer has its rotation
 
 
 def _of_trainer(entries: Mapping[str, Any], source: str, function: str) -> Description:

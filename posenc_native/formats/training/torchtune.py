@@ -1,4 +1,4 @@
-"""torchtune: the builder of a model and its arguments, as a recipe's YAML or JSON names them.
+"""torchtune: the builder of a model and its arguments, as named in a recipe's YAML or JSON.
 
 Source: torchtune 0.6.1, models/*/_component_builders.py and _model_builders.py.
 """
@@ -23,7 +23,7 @@ _WORDS = {
     "base": "rope_base",
     "scaling": "scale_factor",
 }
-# What builders before a model's own are for.
+# Prefixes of builders that build the same model with adapters.
 _PREFIXES = ("qlora_", "lora_")
 # For each family of builders the pairing, the base and the factor of Llama 3's scaling.
 _BUILDERS: dict[str, tuple[str, float, float | None]] = {
@@ -45,7 +45,7 @@ _BUILDERS: dict[str, tuple[str, float, float | None]] = {
 
 @lru_cache(maxsize=1)
 def builders() -> Mapping[str, Mapping[str, Any]]:
-    """The sizes that builders of whole models have in their code: torchtune.json."""
+    """The sizes that builders of whole models have in their code, from torchtune.json."""
     return rows("torchtune", __file__)
 
 
@@ -67,7 +67,7 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
     family = parts[2] if len(parts) > 3 and parts[1] == "models" else ""
     if family not in _BUILDERS:
         known = ", ".join(f"torchtune.models.{each}" for each in _BUILDERS)
-        given.wrong("_component_", f"a builder of {known}", repr(name))
+        given.wrong("_component_", f"a builder from {known}", repr(name))
     model = parts[-1]
     for prefix in _PREFIXES:
         model = model.removeprefix(prefix)
@@ -75,7 +75,7 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
     given = Settings(function, {**in_code, **inner}, "settings")
     if "embed_dim" not in given and "head_dim" not in given:
         expected = "the builder's arguments beside it (embed_dim, num_heads, num_layers, rope_base)"
-        given.wrong("_component_", expected, f"{parts[-1]}, which has them in its code")
+        given.wrong("_component_", expected, f"{parts[-1]}, which sets them in its code")
     pairing, base, factor = _BUILDERS[family]
     if "head_dim" in given:
         head_dim = given.heads("head_dim")
@@ -93,7 +93,7 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
         }
     unknown = []
     if "rope_base" not in given and not in_code:
-        unknown.append(Unknown("base", f"torchtune's {family} takes {base:,.0f}"))
+        unknown.append(Unknown("base", f"torchtune's {family} defaults to {base:,.0f}"))
     layers = given.layers("num_layers") if "num_layers" in given else None
     if layers is None:
         unknown.append(Unknown("layer_count"))

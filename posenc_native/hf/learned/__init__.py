@@ -1,9 +1,9 @@
-"""Rotary functions that are learned from how they are called: those of diffusers and timm.
+"""Rotary functions of diffusers and timm, learned from their calls.
 
-    processors.py    finds them, in modules and attention processors, and puts ours in their place
+    processors.py    finds them, in modules and attention processors, and replaces them
     functions.py     learns what a call does with its tables, and does it
-    rotations.py     what that may be
+    rotations.py     the rotations that it may be
     makers.py        modules that make tables by a formula, which is run in float64
 
-Nothing is known of a function but its name.
+Only the name of a function is known in advance.
 """

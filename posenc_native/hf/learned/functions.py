@@ -1,13 +1,13 @@
-"""Rotary functions of which nothing but the name is known, learned from how they are called.
+"""Rotary functions known only by name, learned from their calls.
 
-In diffusers and timm tables come in many forms (a tuple, complex numbers, sin beside cos, matrices
-of rotation; a column for each dim or for each pair; for each token, head or row of the batch), and
-options of a call decide what they mean. So a function is learned when it is called: with random
-numbers in tensors of the kind that this call has, as small as their axes allow, it must give what
-one of the rotations of `apply_rotary_tables` gives. Calls of that kind take this rotation from then
-on; all others go to the model's own function.
+In diffusers and timm tables come in many forms (a tuple, complex numbers, sin and cos side by side,
+rotation matrices; a column for each dim or for each pair; for each token, head or row of the
+batch), and options of a call decide what they mean. So a function is learned when it is called. It
+gets random numbers in tensors of the same kind as this call's, as small as their axes allow. Its
+result must be that of one of the rotations of `apply_rotary_tables`. From then on, calls of that
+kind use this rotation; all others go to the model's own function.
 
-Where tables have a column for each dim, both columns of a pair have to be alike. That is looked at
+If tables have a column for each dim, the two columns of a pair must be equal. This is checked
 once for each tensor.
 """
 
@@ -34,7 +34,7 @@ _NAMED = re.compile(r"apply\w*_(?:rot|rope)|^apply_rope")
 
 
 def may_rotate(name: str, function: Any) -> bool:
-    """Whether a function is one to learn, by its name and by having arguments for tables."""
+    """Whether to learn a function, judged by its name and by its having arguments for tables."""
     if not _NAMED.search(name) or not inspect.isfunction(function):
         return False
     parameters = inspect.signature(function).parameters.values()
@@ -47,14 +47,14 @@ def may_rotate(name: str, function: Any) -> bool:
 
 
 class _Call(NamedTuple):
-    """The arguments of a call by name: heads and then tables, and what else there is."""
+    """The arguments of a call by name: first heads, then tables, and other options."""
 
-    tensors: tuple[str, ...]  # of tensors, or of two tensors
+    tensors: tuple[str, ...]  # names of tensors, or of pairs of tensors
     options: tuple[tuple[str, type, Any], ...]
 
 
 def _sorted(given: dict[str, Any]) -> _Call | None:
-    """What the arguments of a call can be; None: something else."""
+    """The arguments of a call by kind; None if there are others."""
     tensors: list[str] = []
     options = []
     for name, value in given.items():
@@ -86,13 +86,13 @@ def _leaves(values: list[Any]) -> list[Tensor]:
 
 
 def _smaller(given: dict[str, Any], call: _Call) -> dict[str, Any]:
-    """The same arguments with random numbers, and axes as short as they can be told apart."""
+    """The same arguments with random numbers, and axes as short as still distinguishable."""
     random = torch.Generator("cpu").manual_seed(0)
     short = _short_sizes(_leaves([given[name] for name in call.tensors]))
 
     def small(x: Tensor) -> Tensor:
         shape = [*(short[size] for size in x.shape[:-1]), *x.shape[-1:]]
-        # Matrices of rotation keep their columns too.
+        # Rotation matrices also keep their columns.
         if are_matrices(x):
             shape[-3] = x.shape[-3]
         if not (x.is_floating_point() or x.is_complex()):
@@ -106,7 +106,7 @@ def _smaller(given: dict[str, Any], call: _Call) -> dict[str, Any]:
 def _learn(
     original: Callable[..., Any], given: dict[str, Any], call: _Call
 ) -> LearnedRotation | str:
-    """What calls like this one do; why that is not known."""
+    """The rotation of calls like this one, or the reason why it is unknown."""
     title = title_of(original)
     kind = given[call.tensors[0]].device.type
     autocast = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
@@ -117,7 +117,7 @@ def _learn(
                 result = original(**small)
             with torch.autocast("cpu", enabled=False):
                 return _found(original, small, call, result, title)
-    except Exception as error:  # whatever a model may raise
+    except Exception as error:  # any error of a model
         return f"{title} cannot be called with small tensors: {type(error).__name__}"
 
 
@@ -136,10 +136,10 @@ def _found(
         or [each.shape for each in results] != shapes
         or len({each.dtype for each in results}) != 1
     ):
-        return f"{title} does not give what it gets, rotated"
+        return f"{title} does not return its first arguments rotated"
     exact = small | {name: _of_each(_in_float32, small[name]) for name in call.tensors}
     for pairing in (None, "interleaved", "half"):
-        # Of a column for each dim, pairs that are alike: a function may use either.
+        # With a column for each dim, the pairs are made equal: a function may use either column.
         one = len(_leaves([exact[name] for name in tables])) == 1
         regular = functools.partial(_regular, pairing=pairing, one=one)
         alike = exact | {name: _of_each(regular, exact[name]) for name in tables}
@@ -150,7 +150,7 @@ def _found(
                 rotation, xs, leaves, theirs
             ):
                 return rotation
-    return f"{title} is no rotation that is known"
+    return f"{title} is not a known rotation"
 
 
 def _agree(
@@ -162,13 +162,13 @@ def _agree(
         ours = [rotation.plainly(x, cos, sin) for x in xs]
     except (RuntimeError, IndexError):  # axes that cannot be broadcast
         return False
-    # Some give 16 bits, whatever they get.
+    # Some return 16 bits for any input.
     step = max(16 * torch.finfo(theirs[0].dtype).eps, 2e-6)
     return all(torch.allclose(a, b.float(), step, step) for a, b in zip(ours, theirs, strict=True))
 
 
 def _regular(table: Tensor, pairing: str | None, one: bool) -> Tensor:
-    """A table as models make them: matrices that rotate, columns of a pair that are alike.
+    """A table as models make them: matrices that rotate, or pairs with two equal columns.
 
     one: it may have cos and sin side by side.
     """
@@ -187,7 +187,7 @@ def _regular(table: Tensor, pairing: str | None, one: bool) -> Tensor:
 
 
 def _of_each(function: Callable[[Tensor], Tensor], value: Any) -> Any:
-    """A function of a tensor, or of each of two."""
+    """Apply a function to a tensor, or to each of two."""
     return function(value) if isinstance(value, Tensor) else type(value)(map(function, value))
 
 
@@ -201,11 +201,11 @@ def _results(value: Any) -> list[Tensor]:
     return [*value] if isinstance(value, (tuple, list)) else [value]
 
 
-# --- tables that have been looked at --------------------------------------------------------------
+# --- tables that have been checked ----------------------------------------------------------------
 
 
 class _Tables:
-    """cos and sin in order, of the tensors that a model made last; None where pairs differ."""
+    """cos and sin in order, for the tensors that a model made last; None if pairs differ."""
 
     def __init__(self) -> None:
         self._kept: dict[Any, tuple[Any, Any, Any]] = {}
@@ -214,7 +214,7 @@ class _Tables:
         if any(leaf.requires_grad or leaf.is_inference() for leaf in leaves):
             return self._made(leaves, rotation)
         key = *(id(leaf) for leaf in leaves), rotation
-        # Of what is swapped by .data the version stays.
+        # A swap through .data leaves the version unchanged.
         states = [(x._version, x.data_ptr(), x.dtype, x.device) for x in leaves]
         if key in self._kept:
             alive, before, tables = self._kept[key]
@@ -253,15 +253,15 @@ class _Tables:
         return result[0], result[1]
 
 
-# --- the function in its place --------------------------------------------------------------------
+# --- the replacement ------------------------------------------------------------------------------
 
 
 class Learned:
     """A model's function, and what is known of its calls.
 
     Args:
-        original: the model's function. It is called while torch.compile or a transform follows,
-            and where a kind of call is no rotation that is known.
+        original: the model's function. It is called while torch.compile or a transform is active,
+            and if a kind of call is not a known rotation.
         report: called with the reason, at least once.
 
     Attributes:
@@ -286,11 +286,11 @@ class Learned:
         inplace: bool | None,
         way: Way = Way(),  # noqa: B008
     ) -> Callable[..., Any]:
-        """A function with the arguments of the model's own that rotates through this library.
+        """A function with the arguments of the model's own that rotates with this library.
 
         Args:
-            inplace: as `rotary_function` has it.
-            way: how calls come to it.
+            inplace: as in `rotary_function`.
+            way: how calls reach it.
         """
         original = self._original
 
@@ -302,7 +302,7 @@ class Learned:
                 return original(*args, **kwargs)
             rotation, cos, sin, heads, new = found
             if new:
-                # Once with all that the call has: a function may do otherwise with more tokens.
+                # Once with the full call: a function may behave differently with more tokens.
                 rotated = [rotation(x, cos, sin) for x in heads]
                 with torch.no_grad():
                     theirs = _results(original(*args, **kwargs))
@@ -313,7 +313,7 @@ class Learned:
                 over = inplace
                 if over is None:
                     over = nobody_else_sees(heads, way)
-                # One tensor that is both q and k would be turned twice.
+                # One tensor that is both q and k would be rotated twice.
                 once = len({id(x) for x in heads}) == len(heads)
                 over = over and once and all(map(rotation.may_overwrite, heads))
                 rotated = [rotation(x, cos, sin, over) for x in heads]
@@ -329,10 +329,10 @@ class Learned:
     def _rotation(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[LearnedRotation, Tensor, Tensor, tuple[Tensor, ...], bool] | None:
-        """What a call does, its tables and heads, and whether its kind is new; None: unknown."""
+        """The rotation of a call, its tables and heads, whether its kind is new; None: unknown."""
         given, call = self._call(args, kwargs)
         if call is None:
-            self._report(f"{self._title} takes other arguments than heads, tables and numbers")
+            self._report(f"{self._title} takes arguments other than heads, tables and numbers")
             return None
         values = [given[name] for name in call.tensors]
         if not _are_plain(_leaves(values)):
@@ -356,25 +356,25 @@ class Learned:
         return rotation, *tables, tuple(values[: rotation.heads]), new
 
     def _refuse(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """What calls like this one do is not known after all."""
+        """Mark the kind of this call as unknown after all."""
         given, call = self._call(args, kwargs)
         key = call, *_kinds_of(_leaves([given[name] for name in call.tensors]))
-        self._known[key] = reason = f"{self._title} does otherwise with more tokens or heads"
+        self._known[key] = reason = f"{self._title} behaves differently with more tokens or heads"
         self._report(reason)
 
 
-# Kinds of calls of one function: with more of them, an option counts something.
+# Kinds of calls of one function; with more of them, one of its options is a counter.
 _MOST_KINDS = 64
 
 
 def _are_learned_themselves(leaves: list[Tensor], rotation: LearnedRotation) -> bool:
-    """Whether gradients go to every number of tables, of which the rotation takes some alone."""
+    """Whether gradients go to all numbers of tables, of which the rotation uses only some."""
     some = rotation.every_dim or rotation.kind == "matrix"
     return some and torch.is_grad_enabled() and any(x.requires_grad and x.is_leaf for x in leaves)
 
 
 def _are_close(ours: list[Tensor], theirs: list[Tensor]) -> bool:
-    """Whether these are the same numbers but for their rounding, where they are numbers."""
+    """Whether two results are equal except for rounding, where both are finite."""
     for a, b in zip(ours, theirs, strict=True):
         if a.shape != b.shape or a.dtype != b.dtype:
             return False
@@ -389,12 +389,12 @@ def _are_close(ours: list[Tensor], theirs: list[Tensor]) -> bool:
 
 
 def _are_plain(tensors: list[Tensor]) -> bool:
-    """Whether these can be looked at here: numbers of torch's own, all on one device."""
+    """Whether the tensors can be read here: torch's own types, not empty, all on one device."""
     first = tensors[0]
     if first.is_meta:
         return False
     if first.is_cuda and torch.cuda.is_current_stream_capturing():
-        return False  # nothing may be waited for
+        return False  # waiting is not allowed
     return all(
         type(x) in (Tensor, torch.nn.Parameter) and x.device == first.device and x.numel() > 0
         for x in tensors
@@ -402,7 +402,7 @@ def _are_plain(tensors: list[Tensor]) -> bool:
 
 
 def _kinds_of(tensors: list[Tensor]) -> Iterator[tuple[Any, ...]]:
-    """What of tensors decides which calls are alike: of long axes only which of them are longer."""
+    """The properties of tensors that decide which calls are alike; of long axes only the order."""
     short = _short_sizes(tensors)
     kind = tensors[0].device.type
     if torch.is_autocast_enabled(kind):
@@ -412,8 +412,8 @@ def _kinds_of(tensors: list[Tensor]) -> Iterator[tuple[Any, ...]]:
 
 
 def _short_sizes(tensors: list[Tensor]) -> dict[int, int]:
-    """Other sizes for those of all axes but the last ones: in their order, and told apart."""
-    # What may be the number of heads in the last axis of x stays.
+    """Shorter sizes for all axes but the last, in the same order and still distinct."""
+    # Sizes that may be the number of heads in the last axis of x are kept.
     own = [
         size for t in tensors[1:] if tensors[0].ndim == 3 and t.ndim == 4 for size in t.shape[:3]
     ]

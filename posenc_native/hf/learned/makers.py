@@ -1,13 +1,13 @@
 """Modules that make tables from positions, run in float64: exact angles by a model's own formula.
 
-A recipe in float32 rounds an angle of a thousand radians by 3e-5. Which positions a model gives to
-its tokens (rows and columns of an image, frames of a video, fractions of a second) and from which
-bases it has its frequencies is written in its code alone. So that code runs on a copy of the module
-in which every float32 is a float64, and the tables are rounded once, to what the model has them in.
+A formula in float32 rounds an angle of a thousand radians by 3e-5. Only a model's code defines the
+positions of its tokens (rows and columns of an image, frames of a video, fractions of a second) and
+the bases of its frequencies. So that code runs on a copy of the module in which every float32 is a
+float64, and the tables are rounded once, to the dtype of the model's tables.
 
-    the same bits    it computes in float64 itself, or has them in a buffer: it is left alone
-    nearly the same  the copy's tables, from now on
-    something else   the model's own: what it means is not known
+    the same bits    it computes in float64 itself, or reads them from a buffer: it is left alone
+    nearly the same  the copy's tables are used from now on
+    something else   the model's own are used: their meaning is unknown
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ _WIDE = {
     torch.float16: torch.float64,
     torch.complex64: torch.complex128,
 }
-# Further off than what float32 makes of a hundred thousand radians it is no rounding.
+# A larger difference than float32's at a hundred thousand radians is not a rounding error.
 _FURTHEST = 1e-2
-# Among so many numbers of a recipe in float32 one at least is rounded otherwise.
+# Among this many numbers from a formula in float32, at least one is rounded differently.
 _ENOUGH = 4096
 
 
 def may_make_tables(module: nn.Module) -> bool:
-    """Whether a module may make tables by a formula, by its name and by having no weights."""
+    """Whether a module may make tables by a formula, judged by its name and lack of weights."""
     named = _NAMED.search(type(module).__name__) is not None
     return named and next(module.parameters(), None) is None
 
 
 class _InFloat64(TorchFunctionMode):
-    """Every float32 is a float64 here, whether it is a tensor, a dtype or what torch would make."""
+    """Every float32 is a float64 here: tensors, dtypes and torch's default results."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -60,14 +60,14 @@ class _InFloat64(TorchFunctionMode):
             function = Tensor.double
         result = function(*given, **named)
         if isinstance(result, Tensor) and result.dtype in _WIDE:
-            # Of whole numbers and of nothing torch makes a float32.
+            # torch makes a float32 from integers and from no tensors.
             if any(isinstance(each, Tensor) for each in tree_flatten((given, named))[0]):
                 given, named = tree_map(_as_floats, (given, named))
             else:
                 named["dtype"] = torch.float64
             try:
                 result = function(*given, **named)
-            except TypeError:  # it takes no dtype: what it has got is a float32
+            except TypeError:  # it takes no dtype: convert its float32 result
                 result = _wide(result)
         return result
 
@@ -88,7 +88,7 @@ def _is_narrow(value: Any) -> bool:
 
 
 class _Copy:
-    """A copy of a module for float64, whose caches nobody else sees; new when it has changed."""
+    """A float64 copy of a module, with separate caches; renewed when the module has changed."""
 
     def __init__(self) -> None:
         self._state: Any = None
@@ -98,7 +98,7 @@ class _Copy:
         state = [_state_of(each) for each in module.modules()]
         if self._copy is None or state != self._state:
             plain = copy.copy(module)
-            # What is put into the instance is not what is asked.
+            # The copy must run the class's own forward, without what was put into the instance.
             for name in ("forward", MARK):
                 plain.__dict__.pop(name, None)
             self._copy, self._state = copy.deepcopy(plain).double(), state
@@ -109,7 +109,7 @@ _PLAIN = (int, float, str, tuple, list, type(None), torch.dtype, torch.device)
 
 
 def _state_of(module: nn.Module) -> Any:
-    """What a module computes from: its buffers and settings, by value where these are plain."""
+    """The state that a module computes from: buffers and settings, plain ones by value."""
     buffers = [
         (id(b), b._version, b.data_ptr(), b.dtype)
         for b in module._buffers.values()
@@ -127,16 +127,16 @@ def _state_of(module: nn.Module) -> Any:
     return buffers, settings
 
 
-# What is in every module; and what is put into the instance.
+# Attributes of every module; and those put into the instance.
 _NOT_ASKED = {*vars(nn.Module()), "forward", MARK} - {"training"}
 
 
 def exact_forward(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A forward of modules of one class that makes their tables in float64.
+    """A forward that makes the tables of modules of one class in float64.
 
     Args:
-        original: the class's own. It is called while torch.compile or a transform follows, where
-            gradients are recorded for what it gets, and where it turns out to do something else.
+        original: the class's own. It is called while torch.compile or a transform is active, if
+            gradients are recorded for its inputs, and if it turns out to do something else.
     """
     known: dict[Any, dict[bool, torch.dtype] | None] = {}
     copies: weakref.WeakKeyDictionary[nn.Module, _Copy] = weakref.WeakKeyDictionary()
@@ -162,11 +162,11 @@ def exact_forward(original: Callable[..., Any]) -> Callable[..., Any]:
             return _rounded(exact(self, args, kwargs), dtypes)
         theirs = original(self, *args, **kwargs)
         if any(x.is_cuda for x in _tensors(theirs)) and torch.cuda.is_current_stream_capturing():
-            return theirs  # nothing may be waited for
+            return theirs  # waiting is not allowed
         try:
             ours = exact(self, args, kwargs)
             dtypes = _dtypes(theirs, ours)
-        except Exception:  # whatever a model may raise that meets a float64
+        except Exception:  # any error of a model with float64 inputs
             known[key] = None
             return theirs
         if dtypes is not None:
@@ -175,7 +175,7 @@ def exact_forward(original: Callable[..., Any]) -> Callable[..., Any]:
                 known[key] = dtypes
                 return ours
             if sum(x.numel() for x in _tensors(theirs)) < _ENOUGH:
-                return theirs  # of so few numbers none may have been rounded in between
+                return theirs  # among so few numbers, perhaps none needed rounding in between
         known[key] = None
         return theirs
 
@@ -201,7 +201,7 @@ def _tensors(value: Any) -> list[Tensor]:
 
 
 def _dtypes(theirs: Any, ours: Any) -> dict[bool, torch.dtype] | None:
-    """The dtypes of a module's tables, of real and of complex ones; None: leave them alone."""
+    """The dtypes of a module's real and complex tables; None: leave them alone."""
     own, exact = _tensors(theirs), _tensors(ours)
     if tree_flatten(theirs)[1] != tree_flatten(ours)[1] or len(own) != len(exact):
         return None

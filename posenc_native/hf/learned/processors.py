@@ -1,13 +1,13 @@
-"""Rotary functions of modules and of attention processors that are learned when they are called.
+"""Learned rotary functions in modules and in attention processors.
 
 A module of timm calls such a function in its forward. In diffusers an attention module keeps a
-processor, which is no module and calls it in ``__call__``:
+processor, which is not a module and calls the function in ``__call__``:
 
     a global of its file      the method is copied with other globals
-    imported in the method    and with an ``__import__`` that gives ours in its place
-    written in the method     and with other code in its place, that calls ours
+    imported in the method    and with an ``__import__`` that returns ours instead
+    written in the method     and with other code in its place, which calls ours
 
-A processor is not changed: its module gets a copy, of a class of its own that inherits from it.
+A processor is not changed: its module gets a copy, of a separate class that inherits from it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Report = Callable[[str, str], object]
 
 
 class LearnedPlanner:
-    """Plans for modules and processors; one for a `patch`, so that a function is learned once."""
+    """Plans for modules and processors; one per `patch`, so that a function is learned once."""
 
     def __init__(self, report: Report, inplace: bool | None) -> None:
         self._report = report
@@ -52,7 +52,7 @@ class LearnedPlanner:
         self._makers: dict[type, Callable[..., Any]] = {}
 
     def exact(self, module: nn.Module) -> Plan | None:
-        """What a module gets that makes tables by a formula; None if it makes none."""
+        """The plan for a module that makes tables by a formula; None if it makes none."""
         kind = type(module)
         if not may_make_tables(module) or not isinstance(kind.forward, types.FunctionType):
             return None
@@ -65,7 +65,7 @@ class LearnedPlanner:
         return Plan(methods={"forward": self._makers[kind]})
 
     def plan(self, name: str, module: nn.Module) -> Plan | None:
-        """What a module gets; None if nothing in it calls such a function."""
+        """The plan for a module; None if nothing in it calls such a function."""
         kind, plan = type(module), Plan()
         try:
             if kind not in self._methods:
@@ -85,13 +85,13 @@ class LearnedPlanner:
         return plan if plan.methods or plan.attributes else None
 
     def _copy(self, processor: Any, kind: type) -> Any:
-        """One for each processor: modules that share it go on doing so."""
+        """One copy per processor: modules that share a processor also share its copy."""
         if id(processor) not in self._copies:
             self._copies[id(processor)] = _of_kind(kind, processor.__dict__)
         return self._copies[id(processor)]
 
     def _methods_of(self, kind: type) -> dict[str, Callable[..., Any]]:
-        """The methods of a class of modules that call such functions, with ours in them."""
+        """The methods of a class of modules that call such functions, with ours instead."""
         methods: dict[str, Callable[..., Any]] = {}
         for base in reversed(kind.__mro__):
             if base.__module__.partition(".")[0] in ("torch", "builtins"):
@@ -104,7 +104,7 @@ class LearnedPlanner:
         return methods
 
     def _kind_of(self, kind: type) -> type | str | None:
-        """The class for processors of a class; a reason where it cannot be; None for no need."""
+        """Our subclass of a processor's class; a reason if there is none; None if not needed."""
         if kind not in self._kinds:
             self._kinds[kind] = self._made(kind)
         return self._kinds[kind]
@@ -132,10 +132,10 @@ class LearnedPlanner:
             return f"no class can inherit from {kind.__name__}: {error}"
 
     def _with_ours(self, method: types.FunctionType) -> Callable[..., Any] | None:
-        """A method that calls ours in place of functions to learn; None if it calls none.
+        """A method that calls ours instead of functions to learn; None if it calls none.
 
         Raises:
-            NotServed: it has one that nothing can take the place of.
+            NotServed: one of its functions cannot be replaced.
         """
         inner = inspect.unwrap(method)
         if not isinstance(inner, types.FunctionType):
@@ -158,7 +158,7 @@ class LearnedPlanner:
     def _with_ours_inside(
         self, method: types.FunctionType, functions: dict[str, Any]
     ) -> types.CodeType:
-        """The code of a method whose own functions to learn call ours, which are added."""
+        """The code of a method whose inner functions to learn call ours, which are added."""
         constants = [*method.__code__.co_consts]
         for at, code in enumerate(constants):
             if not isinstance(code, types.CodeType) or not may_be_imported(code.co_name):
@@ -167,9 +167,9 @@ class LearnedPlanner:
                 code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
             )
             if code.co_freevars or not plain:
-                what = "takes any arguments" if not plain else "uses variables of the method"
+                what = "takes *args or **kwargs" if not plain else "uses variables of the method"
                 raise NotServed(
-                    f"{code.co_name}, which is written in it, {what}: call "
+                    f"{code.co_name}, which is defined in it, {what}: call "
                     "posenc_native.apply_rotary_tables there"
                 )
             ours = f"_learned_{code.co_name}"
@@ -187,7 +187,7 @@ class LearnedPlanner:
         name: str,
         passed_on: bool = False,
     ) -> Callable[..., Any]:
-        """What a method calls in place of a function that has this name in it."""
+        """The replacement that a method calls for the function that it knows by this name."""
         key = function, method, name
         if key in self._ours:
             return self._ours[key]
@@ -211,10 +211,10 @@ class LearnedPlanner:
         wanted: Any = (),
         level: int = 0,
     ) -> Any:
-        """``__import__``, with ours among what a method wants of a module."""
+        """``__import__`` that returns ours among the names that a method imports from a module."""
         module = builtins.__import__(name, scope, local, wanted, level)
         found = {each: getattr(module, each) for each in wanted or () if hasattr(module, each)}
-        # Where something is missing, the statement says so itself.
+        # If a name is missing, the import statement itself raises the error.
         if len(found) < len(wanted or ()) or not any(
             may_rotate(each, value) for each, value in found.items()
         ):
@@ -228,7 +228,7 @@ class LearnedPlanner:
 
 
 def may_be_imported(name: str) -> bool:
-    """Whether a method that names this may import a function to learn."""
+    """Whether a method that uses this name may import a function to learn."""
     return may_rotate(name, _of_two_arguments)
 
 
@@ -247,14 +247,14 @@ def _code_of(source: str) -> types.CodeType:
 
 
 def _imported(code: types.CodeType) -> set[str]:
-    """What a code imports from modules, functions inside it included."""
+    """The names that a code object imports from modules, also in its inner functions."""
     found = {each.argval for each in dis.get_instructions(code) if each.opname == "IMPORT_FROM"}
     nested = (_imported(c) for c in code.co_consts if isinstance(c, types.CodeType))
     return found.union(*nested)
 
 
 def _is_processor(value: Any) -> bool:
-    """Whether it is an object with a ``__call__`` written in Python that is no module."""
+    """Whether it is an object with a ``__call__`` written in Python, but not a module."""
     return (
         callable(value)
         and not isinstance(value, (nn.Module, type))
@@ -267,14 +267,14 @@ def _is_processor(value: Any) -> bool:
 
 
 def _of_kind(kind: type, state: dict[str, Any]) -> Any:
-    """An object with this state, which it shares: what is set on one of them the other one has."""
+    """An object that shares this state: an attribute set on one is set on both."""
     result: Any = object.__new__(kind)
     object.__setattr__(result, "__dict__", state)
     return result
 
 
 def _pickled(self: Any, protocol: Any) -> Any:
-    """As the processor that it is a copy of: classes made here cannot be found by their name."""
+    """Pickled as the original processor: classes made here cannot be found by name."""
     return copyreg._reconstructor, (_base(self), object, None), self.__dict__  # type: ignore[attr-defined]
 
 

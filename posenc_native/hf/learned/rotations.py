@@ -3,7 +3,7 @@
 "cos, sin", "sin, cos"    two tensors, or one with both side by side
 "complex"                 cos + i sin
 "matrix"                  [[cos, -sin], [sin, cos]] for every pair
-"angles"                  of which the function takes both itself
+"angles"                  the function computes cos and sin of them itself
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["LearnedRotation", "are_matrices", "as_two", "rotations"]
 
 
-# --- what tables can be ---------------------------------------------------------------------------
+# --- kinds of tables ------------------------------------------------------------------------------
 
 
 def as_two(kind: str, leaves: list[Tensor]) -> tuple[Tensor, Tensor]:
@@ -41,7 +41,7 @@ def as_two(kind: str, leaves: list[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def kinds(leaves: list[Tensor]) -> tuple[str, ...]:
-    """The kinds that tables may be of."""
+    """The kinds that tables may have."""
     first = leaves[0]
     if len(leaves) == 2:
         alike = first.shape == leaves[1].shape and not any(map(torch.is_complex, leaves))
@@ -58,33 +58,33 @@ def kinds(leaves: list[Tensor]) -> tuple[str, ...]:
 
 
 def are_matrices(table: Tensor) -> bool:
-    """Whether a table may have a matrix of rotation for every pair."""
+    """Whether a table may have a rotation matrix for every pair."""
     return table.ndim > 3 and table.shape[-2:] == (2, 2)
 
 
-# --- what a function does with them ---------------------------------------------------------------
+# --- rotations by them ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class LearnedRotation:
-    """What calls of a kind do, in the words of `apply_rotary_tables`.
+    """The behavior of calls of one kind, in the terms of `apply_rotary_tables`.
 
     Attributes:
         kind: of tables: "cos, sin", "sin, cos" (two, or one with both side by side), "complex",
             "matrix", "angles".
-        axes: for each axis of a table but its columns, the axis of x that it belongs to; -1 where
-            it has the size 1.
-        layout: of x.
-        pairing: of its dims.
-        inverse: whether it turns the other way.
-        start: the first dim that is rotated.
-        dims: how many dims are rotated.
+        axes: for each axis of a table except its columns, the matching axis of x; -1 if it has
+            size 1.
+        layout: the layout of x.
+        pairing: the pairing of its dims.
+        inverse: whether it rotates in the other direction.
+        start: the first rotated dim.
+        dims: the number of rotated dims.
         every_dim: whether tables have a column for each dim, not for each pair.
-        dtype: of the result.
-        heads: how many tensors are rotated.
+        dtype: the dtype of the result.
+        heads: the number of rotated tensors.
         gives: a Tensor, or a tuple or a list of them.
-        split: how many heads x has in its last axis, 0 where they have an axis; `layout` and `axes`
-            are those of x with an axis for them.
+        split: the number of heads in the last axis of x, 0 if heads have their own axis; `layout`
+            and `axes` then refer to x with an axis for heads.
     """
 
     kind: str
@@ -110,7 +110,7 @@ class LearnedRotation:
         return table[..., ::2], table[..., 1::2]
 
     def along(self, table: Tensor, rank: int) -> Tensor:
-        """A table with axes that are broadcast to those of x."""
+        """A table whose axes are broadcast to those of x."""
         kept = [axis for axis in self.axes if axis >= 0]
         table = table[tuple(slice(None) if axis >= 0 else 0 for axis in self.axes)]
         shape = [1] * (rank - 1)
@@ -120,7 +120,7 @@ class LearnedRotation:
         return table.permute(*order, -1).reshape(*shape, table.shape[-1])
 
     def in_order(self, table: Tensor) -> Tensor:
-        """A table as `apply_rotary_tables` wants it: [s, P], [b, s, P] or [b, h, s, P]."""
+        """A table as `apply_rotary_tables` expects it: [s, P], [b, s, P] or [b, h, s, P]."""
         varies = {self.layout[axis] for axis in self.axes if axis >= 0}
         letters = "bhs" if "h" in varies else "bs" if "b" in varies else "s"
         table = self.along(table, len(self.layout))
@@ -130,12 +130,12 @@ class LearnedRotation:
         return table.reshape(*([1] * (letters[0] == "b" and "b" not in self.layout)), *shape, -1)
 
     def may_overwrite(self, x: Tensor) -> bool:
-        """Whether the result can lie where x is."""
+        """Whether the result can be written into x."""
         wanted = torch.is_grad_enabled() and x.requires_grad
         return x.dtype == self.dtype and not wanted and 0 not in x.stride()
 
     def __call__(self, x: Tensor, cos: Tensor, sin: Tensor, inplace: bool = False) -> Tensor:
-        """x rotated by tables in order; inplace: x itself, which it may_overwrite."""
+        """x rotated by tables in order; inplace: into x itself, if it `may_overwrite` x."""
         heads = x.unflatten(-1, (self.split, -1)) if self.split else x
         heads = heads.to(torch.promote_types(x.dtype, self.dtype))
         rotated: Tensor = apply_rotary_tables(
@@ -147,7 +147,7 @@ class LearnedRotation:
         return (rotated.flatten(-2) if self.split else rotated).to(self.dtype)
 
     def plainly(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """The same in plain operations, also by columns of a pair that are not alike."""
+        """The same in plain operations, also if the columns of a pair differ."""
         if self.split:
             heads = x.unflatten(-1, (self.split, -1))
             return (
@@ -169,7 +169,7 @@ class LearnedRotation:
 def rotations(
     x: Tensor, leaves: list[Tensor], dtype: torch.dtype, count: int, gives: type
 ) -> Iterator[LearnedRotation]:
-    """All that calls with such tensors may do."""
+    """All rotations that calls with such tensors may be."""
     for kind in kinds(leaves):
         table, _ = as_two(kind, leaves)
         width = table.shape[-1]
@@ -191,7 +191,7 @@ def rotations(
 
 
 def _splits(table: tuple[int, ...], x: Tensor) -> list[int]:
-    """How many heads the last axis of x may have, where tables have an axis for them."""
+    """The possible numbers of heads in the last axis of x, if tables have an axis for heads."""
     if x.ndim != 3 or len(table) != 3:
         return []
     return [size for size in dict.fromkeys(table) if size > 1 and x.shape[-1] % size == 0]
@@ -200,7 +200,7 @@ def _splits(table: tuple[int, ...], x: Tensor) -> list[int]:
 def _matches(
     table: tuple[int, ...], x: tuple[int, ...], in_any_order: bool
 ) -> Iterator[tuple[int, ...]]:
-    """The axes of x, in their order, to which those of a table with more than one entry belong."""
+    """The axes of x that match the axes of a table with more than one entry, in order."""
     own = [i for i, size in enumerate(table) if size != 1]
     choose = itertools.permutations if in_any_order else itertools.combinations
     for chosen in choose(range(len(x)), len(own)):
@@ -212,7 +212,7 @@ def _matches(
 
 
 def _layout(rank: int, varies: set[int], split: bool) -> str | None:
-    """The layout of x whose tables vary along these axes; tokens are the last of them."""
+    """The layout of x if tables vary along these axes; the last of them is for tokens."""
     if not varies or not 2 < rank < 5:
         return None
     if split:

@@ -1,4 +1,4 @@
-"""What a module of a norm computes, found by calling it; and a norm that is put off."""
+"""Find out what a norm module computes by calling it; and a norm that is postponed."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backw
 
 
 class PutOff(NamedTuple):
-    """A norm that is still to be done; eps and offset are as in `posenc_native.norm_rotary_qk`."""
+    """A pending norm; eps and offset are as in `posenc_native.norm_rotary_qk`."""
 
-    module: nn.Module  # whose norm it is
-    weight: Tensor | None  # ``[D]`` or, of all heads in a row, ``[H * D]``; None for none
+    module: nn.Module  # the module of the norm
+    weight: Tensor | None  # ``[D]`` or, for all heads in a row, ``[H * D]``; None for none
     eps: float
     offset: float
-    promotes: bool  # whether the result has the dtype of x and the weight together, not that of x
-    heads_axis: int  # which axis of x has the heads when x is rotated
+    promotes: bool  # whether the result has the promoted dtype of x and the weight, not that of x
+    heads_axis: int  # the axis of heads in x when x is rotated
 
 
 def over(norm: PutOff, x: Tensor) -> Literal["head", "token"]:
-    """What the mean is over, as `posenc_native.norm_rotary_qk` calls it."""
+    """The axis of the mean, as `posenc_native.norm_rotary_qk` calls it."""
     weight = norm.weight
     return "head" if weight is None or weight.shape[-1] == x.shape[-1] else "token"
 
 
 def at_once(norm: PutOff | None, x: Tensor) -> Tensor:
-    """x as its norm would have got it, normed if that has been put off."""
+    """x normed if its norm is pending, in the shape that the norm would have got."""
     return x if norm is None else norm.module(x)
 
 
 def now(norm: PutOff | None, x: Tensor) -> Tensor:
-    """x as it would be rotated, normed by its own module if that has been put off."""
+    """x normed by its own module if that is pending, in the shape in which it would be rotated."""
     if norm is None or over(norm, x) == "head":
         return at_once(norm, x)
     heads = x.movedim(norm.heads_axis, -2)
@@ -54,18 +54,18 @@ def now(norm: PutOff | None, x: Tensor) -> Tensor:
 
 
 def unless(norm: PutOff | None, module: nn.Module, x: Tensor) -> Tensor:
-    """x as it is if its norm is put off, else normed."""
+    """x unchanged if its norm is postponed, otherwise normed."""
     return module(x) if norm is None else x
 
 
 @dataclass
 class NormProbe:
-    """What the modules of one class compute, and whether one of them may be put off."""
+    """The formula of the modules of one class, and whether one of them may be postponed."""
 
     kind: type[nn.Module]  # the class, whose forward was probed
     weight: str | None  # the name of the parameter; None for a norm without weights
     eps: str  # the name of the attribute
-    offset: float  # this and what follows as in `PutOff`
+    offset: float  # this and the following as in `PutOff`
     promotes: bool
     heads_axis: int = 1  # found where the norm is used
 
@@ -73,8 +73,8 @@ class NormProbe:
         self._forward = self.kind.forward
 
     def put_off(self, module: nn.Module) -> PutOff | None:
-        """What is to be done later; None if calling the module is more than what was probed."""
-        # In every layer of every step: written out, and past nn.Module.__getattr__.
+        """The pending norm; None if a call of the module does more than was probed."""
+        # Runs in every layer of every step: so without loops and nn.Module.__getattr__.
         own = module.__dict__
         if (
             type(module) is not self.kind
@@ -91,16 +91,16 @@ class NormProbe:
         ):
             return None
         weight = own["_parameters"].get(self.weight)
-        if weight is None and self.weight is not None:  # parametrized, say
+        if weight is None and self.weight is not None:  # for example parametrized
             weight = getattr(module, self.weight)
         return PutOff(module, weight, own[self.eps], self.offset, self.promotes, self.heads_axis)
 
 
 def probe_norm(module: nn.Module, title: str) -> NormProbe:
-    """What a module computes, by calls of a copy with weights of its own.
+    """The formula of a module, from calls of a copy with random weights.
 
     Raises:
-        NotServed: it is no RMS norm, or more than one.
+        NotServed: it is not an RMS norm, or more than one.
     """
     if is_compiled(module):
         raise NotServed(f"torch.jit has compiled {title}")
@@ -108,7 +108,7 @@ def probe_norm(module: nn.Module, title: str) -> NormProbe:
     weight = None if name is None else getattr(probe, name)
     random = torch.Generator("cpu").manual_seed(0)
     shape = (6, 16 if weight is None else len(weight))
-    # Rows so small that eps shows, and so large that it does not.
+    # Some rows are so small that eps matters, others so large that it does not.
     x = torch.randn(shape, generator=random, dtype=torch.float32)
     x *= torch.tensor([1e-4, 1e-3, 1e-2, 1.0, 1.0, 100.0], dtype=torch.float32)[:, None]
     found = _called(probe, x, title)
@@ -127,11 +127,11 @@ def probe_norm(module: nn.Module, title: str) -> NormProbe:
             ):
                 break
             return NormProbe(type(module), name, eps, offset, promotes)
-    raise NotServed(f"{title} is no RMS norm: {type(module).__name__}")
+    raise NotServed(f"{title} is not an RMS norm: {type(module).__name__}")
 
 
 def with_own_weight(module: nn.Module, title: str) -> tuple[Any, str | None]:
-    """A copy on the CPU with random weights in float32 and without hooks; its parameter's name."""
+    """A copy on the CPU with random float32 weights and without hooks; its parameter's name."""
     names = [name for name, weight in module._parameters.items() if weight is not None]
     several = len(names) > 1 or any(getattr(module, name).ndim != 1 for name in names)
     if several or module._modules or module._buffers:
@@ -154,12 +154,12 @@ def with_own_weight(module: nn.Module, title: str) -> tuple[Any, str | None]:
 def _called(probe: Callable[[Tensor], Any], x: Tensor, title: str) -> Tensor:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of dtypes that differ
+            warnings.simplefilter("ignore")  # about dtypes that differ
             result = probe(x)
-    except Exception as error:  # whatever a model may raise
-        raise NotServed(f"{title} takes something else than heads: {error}") from None
+    except Exception as error:  # any error of a model
+        raise NotServed(f"{title} takes something other than heads: {error}") from None
     if not isinstance(result, Tensor) or result.shape != x.shape:
-        raise NotServed(f"{title} gives something else than heads")
+        raise NotServed(f"{title} returns something other than heads")
     return result
 
 

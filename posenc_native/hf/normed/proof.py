@@ -1,4 +1,4 @@
-"""A method with norms put off: made, and run beside the model's own before it takes its place."""
+"""Make a method with postponed norms, and compare it with the model's own before it is used."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from .source import AT_ONCE, NORMS, NOW, PUT_OFF, UNLESS, Fusion, called_childre
 
 __all__ = ["kinds_of_norms", "names_norms", "norms_put_off"]
 
-# Of a rotary function: its name, positional arguments, keywords.
+# A call of a rotary function: its name, positional arguments, keywords.
 _Call = tuple[str, tuple[Any, ...], dict[str, Any]]
 
 
 def kinds_of_norms(module: nn.Module) -> tuple[Any, ...]:
-    """What the norms of an attention module may differ in from those of another, hashable."""
+    """The properties in which norms of attention modules may differ, hashable."""
     norms = ((n, child) for n, child in module.named_children() if "norm" in n.lower())
     return tuple((name, type(child), *_plain_attributes(child)) for name, child in norms)
 
 
 def _plain_attributes(module: nn.Module) -> Iterable[Any]:
-    """Names of parameters; names and values of attributes that are numbers or names."""
+    """Names of parameters; names and values of attributes that are numbers or strings."""
     yield tuple(name for name, _ in module._parameters.items())
     for name, value in sorted(vars(module).items()):
         if name != "training" and isinstance(value, (bool, int, float, str)):
@@ -41,7 +41,7 @@ def _plain_attributes(module: nn.Module) -> Iterable[Any]:
 
 
 def names_norms(method: Callable[..., Any], module: nn.Module) -> bool:
-    """Whether a method names a child of its module with "norm" in its name."""
+    """Whether a method uses a child of its module with "norm" in its name."""
     inner = inspect.unwrap(method)
     named = inner.__code__.co_names if isinstance(inner, types.FunctionType) else ()
     return any("norm" in name.lower() and name in named for name, _ in module.named_children())
@@ -55,9 +55,9 @@ def norms_put_off(
     """A method of attention modules that norms q and k in the pass that rotates them.
 
     Args:
-        method: of the class of the modules.
-        functions: the rotary functions that it calls, by the names under which it finds them.
-        modules: that have the method; their norms are of the same classes.
+        method: a method of the class of the modules.
+        functions: the rotary functions that it calls, by their names in it.
+        modules: those that have the method; their norms are of the same classes.
 
     Raises:
         NotServed: it cannot be proven that the results are the same.
@@ -82,7 +82,7 @@ def norms_put_off(
         raise NotServed("; ".join([*reasons, str(reason)])) from None
     scope: dict[str, Callable[..., Any]] = {UNLESS: unless, AT_ONCE: at_once, NOW: now}
     scope |= {PUT_OFF + name: probes[name].put_off for name in fusion.norms}
-    # The first of them whose call comes to every rotation: in some layers nothing is rotated.
+    # Use the first module whose call reaches every rotation: some layers rotate nothing.
     failed: NotServed | None = None
     for module in modules:
         own = _on_its_own(module, fusion.norms)
@@ -92,13 +92,13 @@ def norms_put_off(
         except NotServed as reason:
             failed = failed or reason
     else:
-        raise failed or NotServed("no module of the class is there")
+        raise failed or NotServed("there is no module of the class")
     replaced = {name: each.ours for name, each in functions.items()}
     return with_functions(method, scope | replaced, fusion.code)
 
 
 class _Reached(Exception):
-    """Everything that was to be seen has been."""
+    """All expected calls were seen."""
 
 
 @dataclass
@@ -114,7 +114,7 @@ class _Proof:
     def compare(self, scope: dict[str, Callable[..., Any]], probes: Iterable[NormProbe]) -> None:
         """Raise NotServed unless both give the same q and k; fill in `NormProbe.heads_axis`.
 
-        scope: what the fused method calls by name.
+        scope: the functions that the fused method calls by name.
         """
         reasons = []
         for inputs in self.inputs():
@@ -126,27 +126,27 @@ class _Proof:
                     for their, our in zip(theirs, ours, strict=True)
                     for pair in self.rotated(their, our, probes)
                 ]
-            except Exception as error:  # whatever a model may raise of inputs that are not its own
+            except Exception as error:  # any error of a model with foreign inputs
                 reasons.append(str(error))
                 continue
             for a, b, terms in pairs:
                 # A sum of squares over all heads, products and a rotation, in float32.
                 bound = (terms + 16) * 2.0**-24 * a.abs().max()
                 if a.shape != b.shape or a.dtype != b.dtype or bool(((a - b).abs() > bound).any()):
-                    raise NotServed("norm and rotation in one pass give something else")
+                    raise NotServed("norm and rotation in one pass give other results")
             return
-        raise NotServed(f"a call with small inputs does not come to the rotation: {reasons[0]}")
+        raise NotServed(f"a call with small inputs does not reach the rotation: {reasons[0]}")
 
     def rotated(
         self, their: _Call, our: _Call, probes: Iterable[NormProbe]
     ) -> list[tuple[Tensor, Tensor, int]]:
-        """What both calls of a rotary function give, and how many numbers a mean is of at most."""
+        """The results of both calls of a rotary function, and the most terms of a mean."""
         (name, args, kwargs), (_, new_args, new_kwargs) = their, our
         _, rotary, tables = self.functions[name]
         known = self.arguments[name]
         given = known.given(new_args, new_kwargs)
         if any(norm is None for norm in given.get(NORMS, (None,))):
-            raise NotServed("q or k comes to it without its norm")
+            raise NotServed("q or k reaches it without its norm")
         dim = given.get("unsqueeze_dim", known.defaults.get("unsqueeze_dim"))
         heads, table = tuple(given[head] for head in known.heads), given[known.tables[0]]
         use = tables[table.shape[-1]]
@@ -155,7 +155,7 @@ class _Proof:
             table = table.squeeze(axis)
         layout = None if rotation is None else rotation.layout(heads, table.shape, dim)
         if rotation is None or layout is None or not rotation.keeps_pairs:
-            raise NotServed("that is none which a norm can be joined with")
+            raise NotServed("a norm cannot be fused with that rotation")
         for probe in probes:
             probe.heads_axis = layout.index("h")
         results = [rotary(*args, **kwargs), rotary(*new_args, **new_kwargs)]
@@ -169,11 +169,11 @@ class _Proof:
         scope: dict[str, Callable[..., Any]],
         code: types.CodeType | None,
     ) -> list[_Call]:
-        """The calls of rotary functions that a call of the method makes: as many as are fused."""
+        """The calls of rotary functions in one call of the method: as many as are fused."""
         made: list[_Call] = []
 
         def kept(name: str, *args: Any, **kwargs: Any) -> Any:
-            """In place of a rotary function, it keeps the arguments."""
+            """Replaces a rotary function and records its arguments."""
             made.append((name, args, kwargs))
             if len(made) == self.fusion.calls:
                 raise _Reached
@@ -190,7 +190,7 @@ class _Proof:
         raise NotServed(f"it makes {len(made)} of {self.fusion.calls} calls of a rotary function")
 
     def inputs(self) -> Iterable[dict[str, Any]]:
-        """Arguments for the method, in the shapes that attention has."""
+        """Arguments for the method, in the shapes of attention."""
         parameters = [*inspect.signature(self.inner).parameters.values()][1:]
         width = next(
             (p.in_features for p in self.module.children() if isinstance(p, _Projection)), 64
@@ -215,7 +215,7 @@ class _Proof:
 
 
 class _Projection(nn.Module):
-    """In place of a projection, whose weights may be large, elsewhere or not there."""
+    """Replaces a projection, whose weights may be large, on another device or not loaded."""
 
     def __init__(self, like: nn.Module, seed: int) -> None:
         super().__init__()
@@ -230,7 +230,7 @@ class _Projection(nn.Module):
 
 
 def _on_its_own(module: nn.Module, norms: tuple[str, ...]) -> nn.Module:
-    """A copy of an attention module on the CPU, with small parts and norms of its own weights."""
+    """A copy of an attention module on the CPU, with small parts and norms with random weights."""
     result = type(module).__new__(type(module))
     result.__dict__.update(module.__dict__)
     result.__dict__["training"] = False

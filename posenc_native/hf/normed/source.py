@@ -1,12 +1,12 @@
-"""The way of a value from its norm to its rotation, in the source of a method; and that rewritten.
+"""Follow a value from its norm to its rotation in the source of a method, and rewrite the source.
 
-A norm can be put off if what it gives is looked at by nothing but the rotary function:
+A norm can be postponed if only the rotary function uses its result::
 
     v = views(self.norm(x))         views: .transpose(...), .view(...), .reshape(...)
     v = views(v)                    any number of times, and code that does not name v
-    v, w = rotary(v, w, cos, sin)   which gives the result its name; or in an `if`
+    v, w = rotary(v, w, cos, sin)   which assigns its result to v again; or in an `if`
 
-A branch of an `if` that looks at v otherwise, or that does not rotate it where the other one does,
+If a branch of an `if` uses v in another way, or does not rotate it where the other branch does, it
 begins with the norm.
 """
 
@@ -26,7 +26,7 @@ __all__ = [
     "AT_ONCE", "NORMS", "NOW", "PUT_OFF", "UNLESS", "Fusion", "called_children", "rewritten",
 ]  # fmt: skip
 
-# Names in the new code, which no model has.
+# Names in the new code, which no model uses.
 NORMS = "norms_"  # the keyword of the rotary function
 UNLESS, PUT_OFF = "_posenc_unless", "_posenc_put_off_"
 AT_ONCE, NOW = "_posenc_at_once", "_posenc_now"  # before all views, and after them
@@ -37,27 +37,27 @@ _VIEWS = ("transpose", "view", "reshape")
 
 @dataclass
 class _Site:
-    """A norm that can be put off, as far as its value has been followed."""
+    """A norm that can be postponed, with its value followed up to here."""
 
     name: str  # of the variable
     norm: ast.Call
-    views: int  # that have been taken
+    views: int  # number of views taken
     rotary: ast.Call | None = None
-    # Branches that begin with the norm, and how many views have been taken there.
+    # Branches that begin with the norm, and the number of views taken there.
     branches: list[tuple[list[ast.stmt], int]] = field(default_factory=list)
 
 
 @dataclass
 class Fusion:
-    """A method with norms put off."""
+    """A method with postponed norms."""
 
     code: types.CodeType
-    norms: tuple[str, ...]  # the children of the module whose norms they are
-    calls: int  # of rotary functions that get norms
+    norms: tuple[str, ...]  # the children of the module that are these norms
+    calls: int  # number of rotary functions that get norms
 
 
 def called_children(function: types.FunctionType, children: Container[str]) -> list[str]:
-    """Which children of its module a method calls, in the order of its source."""
+    """The children of its module that a method calls, in the order of its source."""
     tree = _tree(function)
     calls = (node for node in ast.walk(tree) if _is_child_call(node, children))
     return [*dict.fromkeys(node.func.attr for node in calls)]  # type: ignore[attr-defined]
@@ -66,25 +66,25 @@ def called_children(function: types.FunctionType, children: Container[str]) -> l
 def rewritten(
     function: types.FunctionType, norms: Container[str], rotary: dict[str, RotaryArguments]
 ) -> Fusion:
-    """The code of a method in which norms are put off until the rotation.
+    """The code of a method in which norms are postponed until the rotation.
 
     norms: names of children that are norms. rotary: names of rotary functions.
 
     Raises:
-        NotServed: there is none that can be.
+        NotServed: no norm can be postponed.
     """
     if function.__code__.co_freevars:
-        raise NotServed("the method with the norm uses variables from around it")
+        raise NotServed("the method with the norm uses variables of an outer function")
     tree = _tree(function)
     found, reasons = [], []
     for site, after in _norms(tree, norms):
         reason = _follow(site, after, rotary)
         if any(views not in (0, site.views) for _, views in site.branches):
-            reason = reason or "is looked at between two views"
+            reason = reason or "is used between two views"
         if site.name in function.__code__.co_cellvars:
-            reason = reason or "is seen by a function inside"
+            reason = reason or "is used by an inner function"
         if reason:
-            reasons.append(f"what {_child(site)} gives {reason}")
+            reasons.append(f"the result of {_child(site)} {reason}")
         else:
             found.append(site)
     # A call gets the norms of all its heads or of none.
@@ -103,7 +103,7 @@ def rewritten(
 def _tree(function: types.FunctionType) -> ast.FunctionDef:
     tree = definition(function.__code__)
     if not isinstance(tree, ast.FunctionDef):
-        raise NotServed("the source of the method with the norm is not known")
+        raise NotServed("the source of the method with the norm is not available")
     return tree
 
 
@@ -113,9 +113,9 @@ def _tree(function: types.FunctionType) -> ast.FunctionDef:
 def _norms(
     tree: ast.FunctionDef, norms: Container[str]
 ) -> Iterator[tuple[_Site, list[ast.stmt | None]]]:
-    """Assignments of a norm to a variable, and the statements after each, where one ends a context.
+    """Assignments of a norm to a variable, and the statements after each; None ends a context.
 
-    Not those in loops, where a norm that is put off could be that of an earlier turn.
+    Norms in loops are left out: a postponed norm could be that of an earlier iteration.
     """
 
     def search(
@@ -156,7 +156,7 @@ def _is_child_call(node: ast.AST | None, children: Container[str]) -> bool:
 
 
 def _below_views(value: ast.expr, name: str | None) -> tuple[ast.expr | None, int]:
-    """What views are taken of, and how many; None if the variable is in their arguments."""
+    """The expression below the views, and their number; None if they use the variable."""
     views = 0
     while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
         if value.func.attr not in _VIEWS:
@@ -172,7 +172,7 @@ def _names(node: ast.AST, name: str | None) -> bool:
 
 
 def _heads(site: _Site, rotary: dict[str, RotaryArguments]) -> list[str]:
-    """The variables that the rotary function of a site gets for heads; "" for no variable."""
+    """The variables that the rotary function of a site gets as heads; "" for other expressions."""
     call = cast(ast.Call, site.rotary)
     return rotary[cast(ast.Name, call.func).id].heads_in(call)
 
@@ -180,10 +180,10 @@ def _heads(site: _Site, rotary: dict[str, RotaryArguments]) -> list[str]:
 def _follow(
     site: _Site, statements: Sequence[ast.stmt | None], rotary: dict[str, RotaryArguments]
 ) -> str:
-    """Follow a value to its rotation; else why there is none that it comes to."""
+    """Follow a value to its rotation; returns "", or the reason why it reaches none."""
     for statement in statements:
         if statement is None:
-            return "leaves a context"
+            return "leaves a context manager"
         if not _names(statement, site.name):
             continue
         if isinstance(statement, ast.If) and not _names(statement.test, site.name):
@@ -192,7 +192,7 @@ def _follow(
                 return ""
             continue
         if not isinstance(statement, ast.Assign):
-            return "is used otherwise"
+            return "is used in another way"
         (target, *others), value = statement.targets, statement.value
         if _is_rotary(value, rotary) and isinstance(value, ast.Call):
             loads = sum(isinstance(n, ast.Name) and n.id == site.name for n in ast.walk(value))
@@ -207,9 +207,9 @@ def _follow(
         root, views = _below_views(value, site.name)
         is_same = not others and getattr(target, "id", None) == site.name
         if not is_same or getattr(root, "id", None) != site.name:
-            return "is used otherwise"
+            return "is used in another way"
         site.views += views
-    return "is not rotated after it"
+    return "is not rotated afterwards"
 
 
 def _follow_branches(site: _Site, statement: ast.If, rotary: dict[str, RotaryArguments]) -> None:
@@ -249,7 +249,7 @@ def _compiled(
     tree: ast.FunctionDef, sites: list[_Site], calls: dict[int, list[str]],
     function: types.FunctionType,
 ) -> types.CodeType:  # fmt: skip
-    """The code with sites put off; lines of a traceback are those of the model's file."""
+    """The code with postponed norms; lines of a traceback are those of the model's file."""
     for node in ast.walk(tree):
         if id(node) in calls:
             norms = ast.Tuple([_load(_LOCAL + name) for name in calls[id(node)]], ast.Load())
@@ -267,7 +267,7 @@ def _compiled(
             ]  # fmt: skip
     names = dict.fromkeys(site.name for site in sites)
     tree.body[:0] = [_assign(_LOCAL + name, ast.Constant(None)) for name in names]
-    # What the function object has itself, and what would be evaluated again.
+    # The function object already has these; others would be evaluated again.
     tree.decorator_list, tree.returns = [], None
     for node in ast.walk(tree.args):
         if isinstance(node, ast.arg):

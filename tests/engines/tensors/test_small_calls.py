@@ -277,7 +277,7 @@ def test_the_autograd_functions_keep_the_operator():
 
 def test_the_configuration_says_whether_small_calls_are_read(monkeypatch):
     said = configuration.configuration()["small calls (torch)"]
-    assert said == "read at once"
+    assert said == "read directly"
     monkeypatch.setattr(small, "DOOR_IS_OPEN", False)
     said = configuration.configuration()["small calls (torch)"]
     assert said.startswith("through torch's dispatcher")

@@ -1,4 +1,4 @@
-"""What stands before attention, composed of torch operations; differentiable to every order."""
+"""The steps before attention, composed of torch operations; differentiable to every order."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _rotate(
     if not as_written:
         return rotary.apply_rotary(function, (q, k), rotation)
     if rotation.inv_freq.ndim != 1:
-        expected = "'float32' with frequencies by head, of which no code has tables"
+        expected = "'float32' with frequencies per head (no library has tables for these)"
         wrong_value(function, "compute", expected, "'as_written'")
     rotary.apply_rotary(function, (q, k), rotation)  # for its checks
     points = rotation.positions
@@ -87,7 +87,7 @@ def _norm(
     view: RotaryView,
     as_written: bool,
 ) -> Any:
-    """The norm of one of q and k, as a function; its weight is checked."""
+    """The norm of q or of k as a function, with a checked weight."""
     shape: tuple[int, ...] = ()
     if weight is not None:
         shape = weight_shape(function, argument, weight, norm.norm_over, view)
@@ -109,7 +109,7 @@ def _norm(
 def append(
     function: str, k: Tensor, v: Tensor, rotation: AnyRotation, cache: Cache
 ) -> Callable[[Tensor], None]:
-    """Check the caches; a function that writes rotated keys, and v, into their slots."""
+    """Check the caches; returns a function that writes rotated keys, and v, to their slots."""
     view = rotary_view(function, tuple(k.shape), rotation.layout, "half", 0, 0, "k")
     of_cache = check_cache(function, k, v, cache, view)
     batch = 1 if view.batch is None else view.batch
@@ -142,7 +142,7 @@ def _by_token(x: Tensor, layout: str) -> Tensor:
 
 
 def _check_slot_values(function: str, slots: Tensor, cache: CacheView) -> None:
-    """Within the cache, and none of them twice."""
+    """ValueError unless slots are within the cache and none is used twice."""
     outside = (slots < -1) | (slots >= cache.slots)
     if bool(outside.any()):
         expected = f"-1, or slots 0 .. {cache.slots - 1}"

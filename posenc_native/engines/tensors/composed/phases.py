@@ -14,32 +14,33 @@ from posenc_native.engines.tensors.following import tracing
 
 
 def moving(cos: Tensor, sin: Tensor, angle: Tensor) -> tuple[Tensor, Tensor]:
-    """cos and sin of phases, made to depend on the angle for derivatives of any order.
+    """cos and sin of phases that depend on the angle, for derivatives of any order.
 
-    A phase is an integer and has no derivative. These are cos(phase + d) and sin(phase + d) for a d
-    that is 0 but changes as the angle does. Forward mode and torch.func follow that too.
+    A phase is an integer and has no derivative. The results are cos(phase + d) and sin(phase + d)
+    for a d that is 0 but has the derivatives of the angle. This also works in forward mode and
+    torch.func.
     """
     d = angle - angle.detach()
     return cos * d.cos() - sin * d.sin(), sin * d.cos() + cos * d.sin()
 
 
 def fixed_point_tensor(values: tuple[Any, ...]) -> Tensor:
-    """[2, ...]: fractions and whole turns of frequencies, as 64-bit patterns."""
+    """Fractions and whole turns of frequencies, [2, ...], as 64-bit patterns."""
     turns = phases.fixed_point(values)
     words = [[t >> shift & (2**64 - 1) for t in turns] for shift in (0, 64)]
     return torch.from_numpy(np.array(words, dtype=np.uint64).reshape(2, -1).view(np.int64).copy())
 
 
 def concrete(*tensors: Tensor | None) -> bool:
-    """Whether values can be looked at: plain tensors on the CPU, and nothing is traced.
+    """Whether values can be read: plain tensors on the CPU, and nothing is traced.
 
-    On other devices looking would wait for them; there a bad value gives a wrong result.
+    On other devices, reading would wait for them; there an invalid value gives a wrong result.
     """
     return not tracing() and all(t is None or (type(t) is Tensor and t.is_cpu) for t in tensors)
 
 
 def check_values(function: str, positions: Tensor, axis_map: Tensor | None) -> None:
-    """ValueError for positions that are not finite and unknown axes, if values can be seen."""
+    """ValueError for positions that are not finite and unknown axes, if values can be read."""
     if not concrete(positions, axis_map):
         return
     if positions.is_floating_point() and not bool((positions.abs() < 2.0**63).all()):
@@ -51,7 +52,7 @@ def check_values(function: str, positions: Tensor, axis_map: Tensor | None) -> N
 
 
 def whole_numbers(integers: Tensor) -> Tensor:
-    """Integers of any dtype as int64, which torch compares; 2^63 and more as the largest."""
+    """Integers of any dtype as int64, which torch can compare; 2^63 and more as the largest."""
     wide = integers.to(torch.int64)
     if integers.dtype is not torch.uint64:
         return wide
@@ -64,7 +65,7 @@ def phases_at(points: Tensor, fraction: Tensor, whole: Tensor) -> Tensor:
     points = points.detach()
     if not points.dtype.is_floating_point:
         return points.to(torch.int64) * fraction
-    # By magnitude, since 1 - p of a small negative p would round.
+    # By magnitude, since 1 - p would round for a small negative p.
     magnitude = points.abs()
     floor = torch.floor(magnitude)
     # The fraction of a position as two 32-bit halves, and its product with the frequency.

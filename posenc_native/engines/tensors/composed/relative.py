@@ -1,4 +1,4 @@
-"""Biases by distance and look-ups composed of torch operations; differentiable by themselves."""
+"""Biases by distance and look-ups, composed of differentiable torch operations."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def add_toeplitz_bias(function: str, scores: Tensor, diagonals: Tensor, grid: Gr
 
 
 def diagonal_sums(function: str, grad: Tensor, shape: tuple[int, ...], grid: Grid) -> Tensor:
-    """`posenc_native.diagonal_sums`, of this shape."""
+    """`posenc_native.diagonal_sums`, with this shape."""
     rank = len(grid.q_len)
     heads, counts = shape[: len(shape) - rank], shape[len(shape) - rank :]
     leading = tuple(grad.shape[:-2])
     entries = _entries(function, heads, counts, leading, grid, grad.device)
     real = torch.float64 if grad.dtype == torch.float64 else torch.float32
     by_plane = grad.to(real)
-    if grid.q_offset is None:  # the same entries in all planes: fewer of them first
+    if grid.q_offset is None:  # all planes have the same entries, so sum the planes first
         by_plane = _sum_to(by_plane, (*heads, *grad.shape[-2:]))
     index = _planes(entries, tuple(by_plane.shape[:-2])).flatten(-2)
     zeros = torch.zeros((*by_plane.shape[:-2], math.prod(counts)), dtype=real, device=grad.device)
@@ -88,13 +88,13 @@ def _entries(
     grid: Grid,
     device: torch.device,
 ) -> Tensor:
-    """The entry of every query and key among the flattened ones, [q_len, k_len].
+    """The flattened entry of every query and key, [q_len, k_len].
 
     With q_offset, [*q_offset.shape, q_len, k_len].
     """
     q_len, k_len, start, q_offset = grid
     if q_offset is not None and len(q_len) != 1:
-        expected = "none where q_len and k_len are tuples"
+        expected = "None if q_len and k_len are tuples"
         wrong_value(function, "q_offset", expected, f"shape {list(q_offset.shape)}")
     if q_offset is not None:
         q_offset = whole_numbers(q_offset)
@@ -119,19 +119,19 @@ def _entries(
     if q_offset is None:
         return flat
     arguments.check_offset_shape(function, tuple(q_offset.shape), leading)
-    # Offsets that cannot be looked at must not lead out of the entries.
+    # Offsets that cannot be read must not lead outside the entries.
     moved: Tensor = flat - q_offset[..., None, None]
     return moved.clamp(0, max(counts[0] - 1, 0))
 
 
 def _planes(entries: Tensor, leading: tuple[int, ...]) -> Tensor:
-    """Entries of every plane: those with q_offset have its axes first."""
+    """The entries of every plane; with q_offset, its axes come first."""
     shape = (*entries.shape[:-2], *(1,) * (len(leading) + 2 - entries.ndim), *entries.shape[-2:])
     return entries.reshape(shape).expand(*leading, *entries.shape[-2:])
 
 
 def _sum_to(x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """x summed over the leading axes that the shape lacks or has of size 1."""
+    """x summed over the leading axes that the shape lacks or has with size 1."""
     extra = x.ndim - len(shape)
     x = x.sum(tuple(range(extra))) if extra else x
     repeated = [i for i, size in enumerate(shape) if size == 1 and x.shape[i] != 1]
@@ -141,7 +141,7 @@ def _sum_to(x: Tensor, shape: tuple[int, ...]) -> Tensor:
 def _columns(
     function: str, columns: Columns, shape: tuple[int, ...], width: int, device: torch.device
 ) -> Tensor:
-    """The column of every query and key, of this shape; `width` where there is none."""
+    """The column of every query and key, with this shape; `width` if there is none."""
     index, start, q_offset, missing = columns
     *leading, queries, keys = shape
     if q_offset is not None:

@@ -1,4 +1,4 @@
-"""Rotations composed of torch operations; differentiable by themselves, to every order."""
+"""Rotations composed of torch operations, differentiable to every order."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from .phases import (
 def apply_rotary(
     function: str, inputs: tuple[Tensor, ...], rotation: Rotation
 ) -> tuple[Tensor, ...]:
-    """`posenc_native.apply_rotary` of x or of q and k."""
+    """`posenc_native.apply_rotary` for x or for q and k."""
     shape = tuple(rotation.inv_freq.shape)
     check_frequency_axes(function, shape)
     views = _views(function, inputs, rotation, [shape[-1]] * len(inputs))
@@ -67,7 +67,7 @@ def _turned_apart(inputs: tuple[Tensor, ...], rotation: Rotation | TableRotation
 def _angles(
     function: str, x: Tensor, view: RotaryView, rotation: Rotation
 ) -> tuple[Tensor, Tensor]:
-    """Cosines and sines for the tokens of x, of the signs that the rotation wants."""
+    """Cosines and sines for the tokens of x, with the signs for the rotation."""
     positions, inv_freq, axis_map = rotation.positions, rotation.inv_freq, rotation.axis_map
     shape = tuple(inv_freq.shape)
     by_axis = rotary_axes(function, positions is None, axis_map is None, len(shape))
@@ -85,7 +85,7 @@ def _angles(
 def apply_rotary_tables(
     function: str, inputs: tuple[Tensor, ...], rotation: TableRotation
 ) -> tuple[Tensor, ...]:
-    """`posenc_native.apply_rotary_tables` of x or of q and k."""
+    """`posenc_native.apply_rotary_tables` for x or for q and k."""
     rounds_as_written(function, rotation.compute)
     rotations = of_each(rotation)[: len(inputs)]
     pairs = [one.cos.shape[-1] if one.cos.ndim else 0 for one in rotations]
@@ -103,7 +103,7 @@ def apply_rotary_tables(
 def _read_tables(
     function: str, x: Tensor, view: RotaryView, rotation: TableRotation
 ) -> tuple[Tensor, Tensor, bool]:
-    """The tables for x, checked, in the dtype to compute in; whether they are by head."""
+    """The checked tables for x, in the dtype of the computation, and whether they are per head."""
     tables = {"cos": rotation.cos, "sin": rotation.sin}
     for name, table in tables.items():
         arguments.check_dtype(function, name, table.dtype, arguments.FLOAT_DTYPES)
@@ -133,7 +133,7 @@ def _read_tables(
 
 
 def _check_rows(function: str, view: RotaryView, rotation: TableRotation) -> int:
-    """How many rows the tables have; ValueError where a token has none of them, if that shows."""
+    """The number of rows of the tables; ValueError, if values can be read, for a missing row."""
     rows = rotation.rows
     count = int(rotation.cos.shape[0]) if rotation.cos.ndim else 0
     arguments.check_dtype(function, "rows", rows.dtype, arguments.INTEGER_DTYPES)
@@ -150,12 +150,12 @@ def _check_rows(function: str, view: RotaryView, rotation: TableRotation) -> int
 
 
 def _table_axes(function: str, view: RotaryView, rotation: TableRotation) -> Tensor:
-    """The axis_map of tables, as int64."""
+    """The axis_map of tables as int64."""
     axis_map, cos, sin = rotation.axis_map, rotation.cos, rotation.sin
     arguments.check_dtype(function, "axis_map", axis_map.dtype, arguments.INTEGER_DTYPES)
     arguments.check_shape(function, "axis_map", tuple(axis_map.shape), (view.pairs,))
     if sin.shape[0] != cos.shape[0]:
-        wrong_value(function, "sin", f"shape {list(cos.shape)} as cos", list(sin.shape))
+        wrong_value(function, "sin", f"the shape of cos, {list(cos.shape)}", list(sin.shape))
     axes = whole_numbers(axis_map)
     if concrete(axes) and bool(((axes < 0) | (axes >= cos.shape[0])).any()):
         expected = f"values in 0 .. {cos.shape[0] - 1}"
@@ -164,7 +164,7 @@ def _table_axes(function: str, view: RotaryView, rotation: TableRotation) -> Ten
 
 
 def _of_axes(table: Tensor, axes: Tensor) -> Tensor:
-    """[..., P] of a table [A, ..., P]: each pair from the axis that drives it."""
+    """The table [..., P] from [A, ..., P]: each pair from the axis that drives it."""
     return table.gather(0, axes.expand(1, *table.shape[1:]))[0]
 
 
@@ -191,11 +191,11 @@ def _views(
 
 
 def _turn(x: Tensor, cos: Tensor, sin: Tensor, view: RotaryView, by_head: bool = False) -> Tensor:
-    """x with its pairs turned, computed in the dtype of cos and sin."""
+    """x with its pairs rotated, computed in the dtype of cos and sin."""
     end = view.start + 2 * view.pairs
     half = view.block // 2
     turned = x[..., view.start : end].to(cos.dtype)
-    # [..., blocks, 2, half]: the partners are the axis of length 2.
+    # [..., blocks, 2, half]: the axis of length 2 holds the partners.
     partners = turned.unflatten(-1, (-1 if view.pairs else 0, 2, half))
     cos, sin = (
         view.align(table, by_head).unflatten(-1, (-1 if view.pairs else 0, half))
@@ -219,7 +219,7 @@ def tables(
     axis_map: Tensor | None,
     real: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of positions * inv_freq, in the dtype `real`: [..., P], or [..., H, P]."""
+    """Cosines and sines of positions * inv_freq in the dtype `real`: [..., P], or [..., H, P]."""
     arguments.check_dtype(function, "inv_freq", inv_freq.dtype, arguments.FREQUENCY_DTYPES)
     arguments.check_position_dtype(function, "positions", positions.dtype)
     if axis_map is not None:
@@ -234,7 +234,7 @@ def tables(
     summed = inv_freq.ndim == 3
     rows = positions.shape if axis_map is None and not summed else positions.shape[1:]
     arguments.check_byte_count(function, (*rows, *inv_freq.shape[-2:]), 8)
-    # Positions of every pair, and its frequencies: [..., P] or [..., H, P], axes first if summed.
+    # Positions and frequencies of every pair: [..., P] or [..., H, P], axes first if summed.
     if axis_map is None:
         points = positions[..., None]
     else:
@@ -257,7 +257,7 @@ def tables(
 
 
 def _frequency_turns(function: str, inv_freq: Tensor) -> Tensor:
-    """[2, *inv_freq.shape]: the fractions and the whole turns, as 64-bit patterns."""
+    """The fractions and whole turns, [2, *inv_freq.shape], as 64-bit patterns."""
     if inv_freq.is_meta:
         return inv_freq.new_empty((2, *inv_freq.shape), dtype=torch.int64)
     flat = inv_freq.detach().cpu().flatten()

@@ -1,4 +1,4 @@
-"""Sinusoidal tables composed of torch operations; differentiable by themselves."""
+"""Sinusoidal tables composed of differentiable torch operations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def sinusoidal(
     real = torch.float64 if dtype == torch.float64 else torch.float32
     arguments.check_position_dtype(function, "positions", positions.dtype)
     check_values(function, positions, None)
-    if positions.numel() == 0 and not needs_function(positions):  # no frequency is worth its time
+    if positions.numel() == 0 and not needs_function(positions):  # skip computing frequencies
         return torch.empty((*positions.shape, dim), dtype=dtype, device=positions.device)
     turns = _sinusoidal_turns(function, dim, base, shift, scale).to(positions.device)
     cos, sin = cos_sin(phases_at(positions[..., None], *turns), real)
@@ -64,7 +64,7 @@ def add_sinusoidal(
 
 
 def _sinusoidal_turns(function: str, dim: int, base: float, shift: float, scale: float) -> Tensor:
-    """[2, P]: the fractions and the whole turns of frequencies, as 64-bit patterns."""
+    """The fractions and whole turns of frequencies, [2, P], as 64-bit patterns."""
     if library.LIBRARY is not None:
         return call_for(function, ops.sinusoidal_turns.default, dim, base, shift, scale)  # type: ignore[no-any-return]
     exact = checked_frequencies(function, dim, base, shift, scale)

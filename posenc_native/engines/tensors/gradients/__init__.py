@@ -1,1 +1,1 @@
-"""Autograd of the operators, a module a family."""
+"""Autograd for the operators, one module per family."""

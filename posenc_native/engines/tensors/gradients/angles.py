@@ -1,9 +1,10 @@
-"""Gradients of a rotation by what makes its angles: frequencies and positions.
+"""Gradients of a rotation by the inputs of its angles: frequencies and positions.
 
 The derivative by an angle is the cross product of a pair of x and its gradient, summed over heads;
 no cosine is needed. It is computed from values that have not been rounded to half precision. The
-call alone decides which thread sums what, and in which order: no atomics, the same bits every time.
-CPU and CUDA agree to the bit on the gradient of x only.
+call alone determines which thread sums which terms, in which order: there are no atomics, and
+results are identical bit for bit every time. CPU and CUDA agree bit for bit only on the gradient of
+x.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from .rotary import ROTARY, ROTARY_QK, Turn
 
 
 class _Learned(Differentiable):
-    """A rotation of x, or of q and k, differentiable by frequencies and positions too."""
+    """A rotation of x, or of q and k, that is also differentiable by frequencies and positions."""
 
     def __init__(self, turn: Turn, alone: _Learned | None = None) -> None:
         super().__init__(turn.name, turn.inputs)
@@ -33,7 +34,7 @@ class _Learned(Differentiable):
 
     def __call__(self, *args: Any) -> Any:
         if forward_mode():
-            return self.turn(*args)  # composed: differentiable by everything
+            return self.turn(*args)  # composed, and so differentiable by everything
         if self.alone is None:
             return self.followed(*args)
         q, k, *options = args
@@ -50,7 +51,7 @@ class _Learned(Differentiable):
         return args
 
     def backward(self, kept: list[Any], wanted: Sequence[bool], *grads: Tensor) -> Any:
-        """Gradients of x, or of q and k, positions and frequencies."""
+        """Gradients of x (or of q and k), positions and frequencies."""
         count = self.inputs
         inputs, rotation = kept[:count], Rotation(*kept[count:])
         positions, inv_freq, axis_map = rotation.positions, rotation.inv_freq, rotation.axis_map
@@ -60,14 +61,14 @@ class _Learned(Differentiable):
             *turned, frequencies, points = call(
                 operator.default, *grads, *inputs, *rotation, of_positions=of_positions
             )
-        else:  # for a second derivative, of either mode
+        else:  # for a second derivative in either mode
             turned = [_turned(grad, rotation.turned_back()) for grad in grads]
             angles = [_angle_gradient(x, y, rotation) for x, y in zip(inputs, turned, strict=True)]
             frequencies, points = _frequency_gradients(
                 sum(angles[1:], angles[0]), positions, inv_freq, axis_map
             )
         if of_positions:
-            if positions.numel() != points.numel():  # one row of positions for all of a batch
+            if positions.numel() != points.numel():  # one row of positions for the whole batch
                 points = points.sum(1, keepdim=True)
             points = points.reshape(positions.shape).to(positions.dtype)
         return (
@@ -114,7 +115,7 @@ def _angle_gradient(x: Tensor, y: Tensor, rotation: Rotation) -> Tensor:
 def _frequency_gradients(
     angles: Tensor, positions: Tensor | None, inv_freq: Tensor, axis_map: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of inv_freq and, [A, b, s], of positions, from those of the angles."""
+    """Gradients of inv_freq and of positions, [A, b, s], from those of the angles."""
     batch, tokens = angles.shape[:2]
     by_axis = axis_map is not None or inv_freq.ndim == 3
     if positions is None:
@@ -135,7 +136,7 @@ def _frequency_gradients(
         angles = angles.sum(2, keepdim=True)
     angles = angles if inv_freq.ndim == 2 else angles.unsqueeze(2)
     weights = weights if inv_freq.ndim == 2 else weights[None]
-    # Which axis drives which pair, [A, P]; without an axis_map there is only one.
+    # The axis that drives each pair, [A, P]; without an axis_map there is only one.
     axes = torch.ones_like(weights[:1])
     if axis_map is not None:
         numbers = torch.arange(points.shape[0], device=angles.device)

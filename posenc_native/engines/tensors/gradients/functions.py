@@ -1,15 +1,15 @@
-"""Operators that autograd can follow.
+"""Operators that autograd can differentiate.
 
-An operator is followed by one of three Functions of torch, which look up by its key what it does:
+One of three autograd Functions records an operator and looks up its derivatives by its key:
 
     _Traced    with setup_context, the only form that torch.func takes and that compiles; its apply
                inspects signatures, which takes longer than a small rotation
     _Eager     with everything in forward, for ordinary training
-    _InPlace   the eager one, overwriting its inputs
+    _InPlace   the eager form, overwriting its inputs
 
-A backward writes gradients to fresh memory. For large ones it would take half the time to turn the
-incoming gradient in place, but nothing tells for certain that nobody else holds it: reference
-counts, which have no public name, leave out memory shared by NumPy, DLPack or processes.
+A backward writes gradients to new memory. Rotating a large incoming gradient in place would take
+half the time, but it cannot be certain that nothing else holds that gradient: reference counts,
+which have no public name, do not include memory shared by NumPy, DLPack or processes.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from posenc_native.engines.tensors.results import check_no_leaf, written
 
 
 class Differentiable:
-    """An operator and its derivatives. Called, it gives new tensors."""
+    """An operator and its derivatives. A call returns new tensors."""
 
     def __init__(self, name: str, inputs: int = 1) -> None:
-        """inputs: how many of the arguments, from the first on, a call in place overwrites."""
+        """inputs: the number of arguments, from the first on, that an in-place call overwrites."""
         self.name = name
         self.inputs = inputs
         self.key = f"{type(self).__name__} {name}"
@@ -41,34 +41,34 @@ class Differentiable:
         _KNOWN[self.key] = self
 
     def forward(self, *args: Any) -> Any:
-        """The results, which nothing follows."""
+        """The results, without autograd."""
         return call(self.bare[0], *args)
 
     def keeps(self, *args: Any) -> tuple[Any, ...]:
-        """What the backward gets, as `kept`."""
+        """The arguments to keep for the backward, where they are `kept`."""
         return args[self.inputs :]
 
     def backward(self, kept: list[Any], wanted: Sequence[bool], *grads: Tensor) -> Any:
-        """Gradients of the first arguments, from those of the results; others have none.
+        """Gradients of the first arguments, from those of the results; other arguments have none.
 
-        wanted: for each argument, whether it needs one.
+        wanted: for each argument, whether it needs a gradient.
         """
         raise NotImplementedError
 
     def __call__(self, *args: Any) -> Any:
-        """The results, new tensors."""
+        """The results as new tensors."""
         if needs_grad(*[arg for arg in args if isinstance(arg, Tensor)]):
             return self.followed(*args)
         return self.forward(*args)
 
     def followed(self, *args: Any) -> Any:
-        """The results, which autograd follows."""
+        """The results, recorded by autograd."""
         if tracing():
             return _Traced.apply(self.key, *args)  # type: ignore[no-untyped-call]
         return _eagerly(_Eager, self, args)
 
     def in_place(self, *args: Any) -> Any:
-        """The operator over its inputs, of which some require a gradient."""
+        """Apply the operator in place to inputs, some of which require a gradient."""
         tensors = args[: self.inputs]
         if not tracing():
             check_no_leaf(*tensors)
@@ -76,7 +76,7 @@ class Differentiable:
             one = self.inputs == 1 and _may_be_written(args[0])
             if one or all(x._base is None for x in tensors):
                 return _eagerly(_InPlace, self, args)
-        # torch's own copy refuses before it writes, where a Function finds out when it has written.
+        # torch's copy raises before it writes; a Function would raise only after it has written.
         results = self(*args)
         if self.inputs == 1:
             return args[0].copy_(results)
@@ -87,13 +87,13 @@ _KNOWN: dict[str, Differentiable] = {}
 
 
 def _places(args: tuple[Any, ...]) -> list[int]:
-    """Which arguments are tensors."""
+    """The indices of the arguments that are tensors."""
     return [i for i, arg in enumerate(args) if isinstance(arg, Tensor)]
 
 
 def _keep(ctx: Any, options: tuple[Any, ...]) -> None:
     ctx.places = _places(options)
-    # Saved as torch saves tensors: it notices if positions are overwritten before the backward.
+    # Saved with torch's function, which notices if positions are overwritten before the backward.
     ctx.save_for_backward(*[options[i] for i in ctx.places])
     ctx.others = list(options)
     for i in ctx.places:
@@ -128,8 +128,9 @@ class _Traced(torch.autograd.Function):
         return None, *found, *[None] * (ctx.count - len(found))
 
 
-# torch looks at every argument of a Function, which takes longer than to find the tensors here. So
-# the eager ones get the operator, all of its arguments in one, and the tensors among them.
+# torch inspects every argument of a Function, which takes longer than finding the tensors here. The
+# eager Functions therefore get the operator, all of its arguments as one, and the tensors among
+# them.
 
 
 def _eagerly(function: Any, operator: Differentiable, args: tuple[Any, ...]) -> Any:
@@ -185,20 +186,20 @@ class _InPlace(torch.autograd.Function):
     backward = staticmethod(_backward)
 
 
-# Whether a view came out of a Function, of `split` and the like, or of no_grad; torch has no public
-# name for it.
+# Whether a view comes from a Function, from `split` and the like, or from no_grad; torch has no
+# public name for it.
 _creation_meta = getattr(torch._C._autograd, "_get_creation_meta", None)
 
 
 def _may_be_written(x: Tensor) -> bool:
-    """Whether autograd lets a Function overwrite this tensor, as far as can be told."""
+    """Whether autograd lets a Function overwrite this tensor, as far as can be determined."""
     if x._base is None:
         return True
     return _creation_meta is not None and _creation_meta(x).name == "DEFAULT"
 
 
 def shape_of(x: Tensor) -> Tensor:
-    """A tensor of the shape of x that keeps none of its memory."""
+    """A tensor with the shape of x that keeps none of its memory."""
     return x.detach().new_empty(()).expand(x.shape)
 
 
@@ -215,7 +216,7 @@ def one_tensor(
     out: Tensor | None,
     learned: bool = False,
 ) -> Tensor:
-    """The operator to a new tensor, in place or into `out`, as `out` asks for.
+    """Apply the operator to a new tensor, in place, or into `out`, depending on `out`.
 
     learned: an option requires a gradient.
     """
@@ -223,7 +224,7 @@ def one_tensor(
         return operator(x, *options)  # type: ignore[no-any-return]
     if learned or needs_grad(x):
         if out is not x:
-            expected = "no out, or x itself, where a gradient is required"
+            expected = "no out, or x itself, if a gradient is required"
             wrong_value(function, "out", expected, "another tensor")
         return operator.in_place(x, *options)  # type: ignore[no-any-return]
     if out is x:

@@ -4,10 +4,10 @@
 
     dx = r (u - x r^2 mean(u x)),    dw = sum over tokens (and heads) of h x r
 
-What is kept are the arguments: r is recomputed, and x is not rebuilt from y, where w may be 0. Of
-a norm after the rotation x is the rotated one. Sums over tokens are those of pieces of 32, in
-float64 one after the other: no atomics, the same bits every time. With ``compute="as_written"`` the
-gradient is that of float32.
+Only the arguments are kept: r is recomputed, and x is not rebuilt from y, because w may be 0. For a
+norm after the rotation, x is the rotated input. Sums over tokens are computed in pieces of 32, then
+in float64 in sequence: there are no atomics, and results are identical bit for bit every time. With
+``compute="as_written"`` the gradient is that of float32.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from .functions import Differentiable
 
 
 class _NormRotary(Differentiable):
-    """Q and k, a rotation by positions and compute, or by tables, and a norm."""
+    """Norm and rotation of q and k, by positions (and compute) or by tables."""
 
     def __init__(self, name: str, kind: Any) -> None:
         super().__init__(name, 2)
         self.kind = kind
-        # Where q_weight is among the options: behind the rotation, and behind compute if it is none
-        # of its fields.
+        # The index of q_weight among the options: after the rotation, and after compute if that is
+        # not one of the rotation's fields.
         self.at = len(kind._fields) + (kind is Rotation)
 
     def keeps(self, *args: Any) -> tuple[Any, ...]:
         return args
 
     def followed(self, *args: Any) -> Any:
-        # A tensor that comes again is a view: torch.compile takes none twice.
+        # A repeated tensor becomes a view, since torch.compile accepts no tensor twice.
         once: list[Any] = []
         for arg in args:
             again = isinstance(arg, Tensor) and any(arg is other for other in once)
@@ -63,7 +63,7 @@ class _NormRotary(Differentiable):
     def _by_composition(self, kept: list[Any], grads: tuple[Tensor, ...]) -> list[Tensor | None]:
         q, k, *options = kept
         rotation, norm = self.kind(*options[: len(self.kind._fields)]), Norm(*options[self.at :])
-        # Views of their own: where q is k, or a weight serves both, each has its own gradient.
+        # Separate views: if q is k, or both share a weight, each has its own gradient.
         with torch.enable_grad():
             views = [
                 x.view_as(x) if x is not None and x.requires_grad else x
@@ -74,7 +74,7 @@ class _NormRotary(Differentiable):
                 "norm_rotary_qk", views[0], views[1], rotation, False, norm
             )
         inputs = [x for x in views if x is not None and x.requires_grad]
-        # Of a k without a gradient nothing leads back.
+        # A k without a gradient has no backward path.
         pairs = [(y, grad) for y, grad in zip(results, grads, strict=True) if y.requires_grad]
         results, grads = zip(*pairs, strict=True)
         found = iter(

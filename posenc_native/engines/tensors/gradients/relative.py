@@ -1,8 +1,9 @@
-"""Gradients of biases by distance, of their sums and of look-ups: each is another's transpose.
+"""Gradients of biases by distance, of their sums and of look-ups, in pairs of transposes.
 
-Calls that need a gradient come from training, on whole matrices. So there is no eager form: the
-time that it would save does not count. torch.func and forward mode take the composition. The
-backward reads lengths from its tensors, because torch.compile would lose kept ones that are open.
+Calls that need a gradient come from training, on whole matrices. There is no eager form, because
+the time that it would save is negligible there. torch.func and forward mode use the composition.
+The backward reads lengths from its tensors, because torch.compile would lose symbolic lengths that
+were kept.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from posenc_native.engines.tensors.library import call, ops
 
 from .functions import Differentiable, shape_of
 
-# A grid is what inputs.grid_arguments returns; columns are the fields of a Columns, and scale.
+# A grid is the result of inputs.grid_arguments; columns are the fields of a Columns, and scale.
 
 
 class _Toeplitz(Differentiable):
-    """A bias: diagonals, its shape and dtype, and a grid."""
+    """A bias, from diagonals, its shape and dtype, and a grid."""
 
     def forward(self, diagonals: Tensor, shape: tuple[int, ...], dtype: Any, *grid: Any) -> Any:
         if not tracing():
@@ -39,7 +40,7 @@ class _Toeplitz(Differentiable):
 
 
 class _AddToeplitz(Differentiable):
-    """Scores and a bias: scores, diagonals and a grid."""
+    """Scores plus a bias, from scores, diagonals and a grid."""
 
     def backward(self, kept: list[Any], wanted: Sequence[bool], *grads: Tensor) -> Any:
         return (
@@ -54,7 +55,7 @@ def _sums_like(grad: Tensor, diagonals: Tensor, *grid: Any) -> Tensor:
 
 
 class _DiagonalSums(Differentiable):
-    """The transpose of a bias: matrices, the shape of the diagonals and a grid."""
+    """The transpose of a bias, from matrices, the shape of the diagonals and a grid."""
 
     def forward(self, grad: Tensor, shape: tuple[int, ...], *grid: Any) -> Any:
         q_len, k_len, start, q_offset = grid
@@ -72,7 +73,7 @@ class _DiagonalSums(Differentiable):
         (grad,) = grads
         leading, q_offset = matrices.shape[:-2], grid[3]
         if q_offset is not None and q_offset.ndim != len(leading) - 1:
-            # A bias has the axes of its q_offset and heads; scores may have others between them.
+            # A bias has the axes of q_offset and heads; scores may have other axes between them.
             zeros = matrices.new_zeros(()).expand(matrices.shape)
             return (ADD_TOEPLITZ_BIAS(zeros, grad, *grid),)
         # A bias has the leading axes of its diagonals.
@@ -86,7 +87,7 @@ def _axes(q_len: list[int] | None) -> int:
 
 
 class _Gather(Differentiable):
-    """A look-up: x, content or None, how many keys, and columns."""
+    """A look-up, from x, content or None, the number of keys, and columns."""
 
     def forward(self, x: Tensor, content: Tensor | None, k_len: int, *options: Any) -> Any:
         *columns, scale = options
@@ -113,7 +114,7 @@ class _Gather(Differentiable):
 
 
 class _Scatter(Differentiable):
-    """The transpose of a look-up: its gradient, how many columns there are, and columns."""
+    """The transpose of a look-up, from its gradient, the number of columns, and columns."""
 
     def forward(self, grad: Tensor, width: int, *columns: Any) -> Any:
         if not tracing():
@@ -141,7 +142,7 @@ def _by_column(index: Tensor | None, width: int) -> tuple[Tensor | None, Tensor 
     """On a GPU, the entries of the index sorted by column, and where each column begins."""
     if index is None or index.is_cpu:
         return None, None
-    # It does not matter where an index of `missing` goes: before all columns, or behind them.
+    # An index of `missing` may be sorted before all columns or after them.
     by_column, order = torch.sort(index.long(), stable=True)
     return order, torch.searchsorted(by_column, torch.arange(width + 1, device=index.device))
 

@@ -1,7 +1,6 @@
-"""Gradients of rotations: the same operator turned the other way, to any order.
+"""Gradients of rotations: the same operator for the inverse rotation, to any order.
 
-In forward mode it is the composition that turns, and so it is where a backward that is run there
-gets gradients with tangents.
+In forward mode the composition rotates, also in a backward that gets gradients with tangents there.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ class Turn(Differentiable):
     """A rotation of x, or of q and k."""
 
     def __init__(self, name: str, kind: Any, function: str, alone: Turn | None = None) -> None:
-        """alone: of q and k the rotation of one."""
+        """alone: for q and k, the rotation of one tensor."""
         super().__init__(name, 1 if alone is None else 2)
         self.kind = kind
         self.function = function
         self.alone = alone
 
     def __call__(self, *args: Any) -> Any:
-        """X, or q and k, turned."""
+        """Rotate x, or q and k."""
         inputs = args[: self.inputs]
         if not transformed():
             return (self.followed if needs_grad(*inputs) else self.forward)(*args)
@@ -44,20 +43,20 @@ class Turn(Differentiable):
         return self.followed(*args)
 
     def followed(self, *args: Any) -> Any:
-        """The results, which autograd or a transform follows."""
+        """The results, recorded by autograd or a transform."""
         if self.alone is not None and args[0] is args[1] and tracing():
-            # torch.compile allows no Function one tensor twice
+            # torch.compile allows no Function to get a tensor twice
             rotated = self.alone(args[0], *args[2:])
             return rotated, rotated
         return super().followed(*args)
 
     def forward(self, *args: Any) -> Any:
-        """The same where nothing follows it: past torch's dispatcher, if it is small."""
+        """The results without autograd; a small call bypasses torch's dispatcher."""
         rotated = getattr(backend.door, self.function)(*args, None if self.alone is None else False)
         return call(self.bare[0], *args) if rotated is NotImplemented else rotated
 
     def backward(self, kept: list[Any], wanted: Sequence[bool], *grads: Tensor) -> Any:
-        """The gradients turned back."""
+        """The gradients, rotated back."""
         results = self(*grads, *self.kind(*kept).turned_back())
         return (results,) if self.alone is None else results
 

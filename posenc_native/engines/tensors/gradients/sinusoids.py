@@ -1,4 +1,4 @@
-"""Gradients of sinusoidal tables: the derivative by a position is made of the table's entries."""
+"""Gradients of sinusoidal tables: the derivative by a position is made from the table's entries."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _AddSinusoidal(Differentiable):
             x = grad if x_scale == 1.0 else grad * x_scale
         if positions is not None and wanted[1]:
             of_table = in_sum_precision(grad) * alpha
-            if positions.shape != grad.shape[:-1]:  # one row of the table for all of a batch
+            if positions.shape != grad.shape[:-1]:  # one row of the table for the whole batch
                 of_table = of_table.sum_to_size(*positions.shape, grad.shape[-1])
             by_position = _position_gradient(of_table, positions, grad.shape[-1], *spec)
         return x, by_position
@@ -58,10 +58,10 @@ ADD_SINUSOIDAL = _AddSinusoidal("add_sinusoidal")
 def _position_gradient(
     grad: Tensor, positions: Tensor, dim: int, base: float, layout: str, shift: float, scale: float
 ) -> Tensor:
-    """The gradient of positions, from grad, that of their table: sin' = w cos, cos' = -w sin.
+    """The gradient of positions from grad, that of their table: sin' = w cos, cos' = -w sin.
 
-    The table is computed again in the dtype of grad. That is exact where the result was rounded to
-    half precision, cheaper than keeping the table, and differentiable in turn.
+    The table is recomputed in the dtype of grad. This is exact even if the result was rounded to
+    half precision, cheaper than keeping the table, and differentiable itself.
     """
     table = SINUSOIDAL(positions, dim, base, layout, shift, scale, grad.dtype)
     (sin, cos), (of_sin, of_cos) = (_sin_and_cos(t, layout) for t in (table, grad))
@@ -77,7 +77,7 @@ def _sin_and_cos(table: Tensor, layout: str) -> tuple[Tensor, Tensor]:
 
 
 def sinusoidal_rates(dim: int, base: float, shift: float, scale: float, like: Tensor) -> Tensor:
-    """[dim / 2]: radians a position, for derivatives (angles themselves are fixed point)."""
+    """Radians per position, [dim / 2], for derivatives (angles themselves are fixed point)."""
     wide = torch.float32 if like.device.type == "mps" else torch.float64
     steps = torch.arange(dim // 2, dtype=wide, device=like.device)
     rates: Tensor = base ** (steps / (shift - dim / 2)) * scale if dim else steps

@@ -1,21 +1,21 @@
-"""Operations on DTensors: taken apart, computed where the parts are, put together again.
+"""Operations on DTensors: split into local parts, computed locally, joined again.
 
-    x, cut along some of its axes ──► the part of this rank ──► operation ──► a DTensor, cut as x is
-    positions, frequencies ... ──► what belongs to that part    (engines/tensors)
+    x, sharded along some axes ──► the part of this rank ──► operation ──► a DTensor, sharded like x
+    positions, frequencies ... ──► their values for that part   (engines/tensors)
 
-    taken_apart     which operations meet them; rules are imported when one did
-    cut             along which axes a DTensor is cut, where the part is, what belongs to it
-    rotary  norm_rotary  sinusoids  relative       what the axes of a family's arguments are
-    matrices        the same of what modules ask torch for
-    errors          a call is checked as a whole before; what is said of a wrong one
+    taken_apart     detects operations on DTensors, and imports the rules when needed.
+    cut             the sharded axes of a DTensor, the place of the local part, and its values.
+    rotary  norm_rotary  sinusoids  relative       the axes of the arguments of each family.
+    matrices        the same for torch operations that modules use.
+    errors          checks of whole calls in advance, and their errors.
 
-An axis is known by its letter. Where an operation looks at no neighbours along it (batch, tokens,
-heads), a cut stays and nothing is communicated; else the axis is gathered, and a sum that is still
-to be made (Partial) is made first. Positions that nobody gave and the entry of distance 0 count
-from where the part begins. Gradients have the placements of their inputs: what all parts of x share
-gets a sum over them.
+An axis is identified by its letter. If an operation needs no neighbors along it (batch, tokens,
+heads), it stays sharded and nothing is communicated. Otherwise the axis is gathered, after pending
+sums (Partial) are computed. Omitted positions and the entry of distance 0 count from the beginning
+of the part. Gradients have the placements of their inputs; a value that all parts of x share gets a
+sum over them.
 
-All of it is public torch. A strategy registered with torch would leave a k unrotated in place that
-is placed unlike q, could not give `positions=None` an offset, and would not help plain tensors
-beside DTensors: these are the whole value, on each rank the same.
+All of it uses public torch functions. A strategy registered with torch would leave k unrotated in
+place if it is placed unlike q, could not give `positions=None` an offset, and would not help plain
+tensors beside DTensors, which hold the whole value, the same on each rank.
 """

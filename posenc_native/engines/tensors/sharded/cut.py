@@ -1,4 +1,4 @@
-"""Along which of its axes a DTensor is cut, where the part of this rank is, what belongs to it."""
+"""The sharded axes of a DTensor, the place of the local part, and its values."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from posenc_native.engines.tensors.small import increment_version
 
 from .errors import NotThePart
 
-# The names of a tensor's axes. One that is two others in C order has the names of both: "g h".
+# The names of a tensor's axes. An axis that merges two in C order has the names of both: "g h".
 Names = tuple[str, ...]
 
-# Up to here a result is made by torch.empty_like, which is a third of from_local; beyond, memory
-# is what counts, and the operators ask for it better.
+# Up to this size torch.empty_like makes results, in a third of the time of from_local; beyond, the
+# allocation dominates, and the operators do it faster.
 _SMALL_BYTES = 1 << 20
 
 
 class Cut:
-    """How a DTensor lies over its mesh.
+    """How a DTensor is distributed over its mesh.
 
-    by: for each dimension of the mesh the name of the axis that it cuts, or "".
+    by: for each dimension of the mesh the name of the axis that it shards, or "".
     """
 
     def __init__(self, x: DTensor, names: Names, may: Names) -> None:
-        """may: the axes along which a cut stays; along others x is gathered."""
+        """may: the axes along which x may stay sharded; along others it is gathered."""
         if len(names) != x.ndim:
             raise NotThePart
         self.mesh = x.device_mesh
@@ -41,7 +41,7 @@ class Cut:
         self.names = names
         self.sizes: dict[str, int] = dict(zip(names, x.shape, strict=True))
         self.device = x.device
-        # A subclass of Shard has its parts in another order.
+        # A subclass of Shard may order its parts differently.
         kept = []
         for placement in x.placements:
             name = names[placement.dim] if type(placement) is Shard else ""
@@ -49,11 +49,11 @@ class Cut:
         self.by: Names = tuple(kept)
 
     def lies_as(self, other: Cut) -> bool:
-        """Whether another tensor is cut along the same axes, over the same devices."""
+        """Whether another tensor is sharded along the same axes, over the same devices."""
         return self.by == other.by and self.mesh == other.mesh
 
     def span(self, name: str) -> tuple[int, int]:
-        """Where the part begins along an axis, and how long it is."""
+        """The start and the length of the part along an axis."""
         begin, count = 0, self.sizes[name]
         for dim, cut in enumerate(self.by):
             if cut == name:
@@ -64,7 +64,7 @@ class Cut:
         return begin, count
 
     def ranks(self, name: str) -> tuple[int, int]:
-        """Which part along an axis is here, and of how many."""
+        """The number of the local part along an axis, and the number of parts."""
         rank, count = 0, 1
         for dim, cut in enumerate(self.by):
             if cut == name:
@@ -73,11 +73,11 @@ class Cut:
         return rank, count
 
     def is_cut(self, *names: str) -> bool:
-        """Whether x is cut along one of these axes."""
+        """Whether x is sharded along one of these axes."""
         return any(name in self.by for name in names)
 
     def placements(self, names: Names, shape: torch.Size | None = None) -> tuple[Any, ...]:
-        """Of a tensor with such axes, of which those of size 1 are for all."""
+        """The placements of a tensor with these axes; axes of size 1 are shared by all parts."""
         own: list[Any] = []
         for cut in self.by:
             axis = names.index(cut) if cut and cut in names else -1
@@ -87,16 +87,16 @@ class Cut:
         return tuple(own)
 
     def local(self, x: DTensor) -> Tensor:
-        """The part of x, from which the cut was read."""
+        """The local part of x, the tensor of this cut."""
         placements = self.placements(self.names)
         if tuple(x.placements) != placements:
             x = x.redistribute(placements=placements)
         return x.to_local()
 
     def part(self, t: Any, names: Names) -> Any:
-        """What of another argument belongs to the part of x.
+        """The values of another argument for the local part of x.
 
-        A plain tensor is the whole of it.
+        A plain tensor holds the whole argument.
         """
         if t is None:
             return None
@@ -106,7 +106,7 @@ class Cut:
             if " " in name:
                 return self._part_of_two(t, names, axis)
         for size, name in zip(t.shape, names, strict=True):
-            # Not `in`: of lengths that torch.compile keeps open it finds none.
+            # Not `in`, which does not find symbolic lengths of torch.compile.
             if name in self.sizes and size != 1 and size != self.sizes[name]:
                 raise NotThePart
         if not isinstance(t, DTensor):
@@ -123,7 +123,7 @@ class Cut:
             t = t.redistribute(placements=placements)
         if not needs_grad(t):
             return t.to_local()
-        # Where x is cut and t is not, each rank has the gradient of its part alone.
+        # If x is sharded and t is not, each rank has only the gradient of its part.
         shared = [
             Partial() if cut and isinstance(p, Replicate) else p
             for cut, p in zip(self.by, placements, strict=True)
@@ -131,7 +131,7 @@ class Cut:
         return t.to_local(grad_placements=shared)
 
     def _part_of_two(self, t: Tensor, names: Names, axis: int) -> Any:
-        """`part` of a tensor of which one axis is two axes of x in C order."""
+        """`part` of a tensor with an axis that merges two axes of x in C order."""
         two = tuple(names[axis].split())
         sizes = tuple(self.sizes[name] for name in two)
         if t.shape[axis] == 1:
@@ -144,9 +144,9 @@ class Cut:
         return part.flatten(axis, axis + 1)
 
     def of_all(self, t: Tensor, name: str) -> Tensor:
-        """What every part along an axis has one of, gathered: [parts, ...]."""
+        """One value of every part along an axis, gathered: [parts, ...]."""
         dims = [dim for dim, cut in enumerate(self.by) if cut == name]
-        # Other dimensions of the mesh hold other values; nothing is gathered over them.
+        # Other dimensions of the mesh hold different values; nothing is gathered over them.
         placements: list[Any] = [Replicate()] * self.mesh.ndim
         for axis, dim in enumerate(dims):
             placements[dim] = Shard(axis)
@@ -159,7 +159,7 @@ class Cut:
         return result.flatten(0, len(dims) - 1)
 
     def join(self, part: Tensor, names: Names, *, summed: Names = ()) -> DTensor:
-        """The DTensor that a result is the part of; over cuts along `summed` it is to be added."""
+        """The DTensor of a local result; along sharded `summed` axes it is a pending sum."""
         shape = torch.Size(
             self.sizes.get(name, size) for name, size in zip(names, part.shape, strict=True)
         )
@@ -172,7 +172,7 @@ class Cut:
         )
 
     def room(self, x: DTensor) -> DTensor | None:
-        """Memory for a small result that is like x; None where a result has to be joined."""
+        """Memory for a small result like x; None if the result must be joined."""
         if torch.compiler.is_compiling() or x.nbytes > _SMALL_BYTES:
             return None
         if tuple(x.placements) != self.placements(self.names):
@@ -180,7 +180,7 @@ class Cut:
         return torch.empty_like(x)  # type: ignore[return-value]
 
     def cut_as(self, by: Names) -> Cut:
-        """The same tensor cut along other axes."""
+        """The cut of the same tensor along other axes."""
         if not {*by} <= {"", *self.names}:
             raise NotThePart
         other = copy.copy(self)
@@ -188,7 +188,7 @@ class Cut:
         return other
 
     def of_sizes(self, **sizes: int) -> Cut:
-        """The same cut of a tensor whose axes have other sizes."""
+        """The same cut for a tensor whose axes have other sizes."""
         other = copy.copy(self)
         other.sizes = self.sizes | sizes
         return other
@@ -196,10 +196,10 @@ class Cut:
     def place(
         self, function: str, argument: str, out: Any, like: str, expected: str | None = None
     ) -> Tensor:
-        """The part of a DTensor that is to be written to.
+        """The local part of a DTensor that will be written to.
 
         Raises:
-            TypeError, ValueError: what is no DTensor, or is placed unlike the result.
+            TypeError, ValueError: it is not a DTensor, or is placed unlike the result.
         """
         if not isinstance(out, DTensor):
             wrong_type(function, argument, f"a DTensor, as {like} is", type(out).__name__)
@@ -209,7 +209,7 @@ class Cut:
                         out.device_mesh)  # fmt: skip
         if tuple(out.placements) != wanted:
             if expected is None:
-                expected = f"a DTensor placed as the result is, {shown(wanted)}"
+                expected = f"a DTensor placed like the result, {shown(wanted)}"
             wrong_value(function, argument, expected, shown(out.placements))
         with torch.no_grad():
             return out.to_local()
@@ -218,9 +218,9 @@ class Cut:
 def result_like(
     function: str, cut: Cut, name: str, x: DTensor, out: Any, read: list[Tensor], compute: Any
 ) -> Tensor:
-    """What `compute` makes of the part of x: a new DTensor cut as x is, or `out`, written to.
+    """Apply `compute` to the local part of x, for a new DTensor sharded like x or for `out`.
 
-    name: of x; read: all tensors of the call; compute: of a part, and of None or where to.
+    name: of x; read: all tensors of the call; compute: takes a part, and None or an output.
     """
     if out is None:
         room = None if needs_grad(*read) else cut.room(x)
@@ -241,14 +241,14 @@ def result_like(
 
 
 def whole(t: Tensor, mesh: Any) -> DTensor:
-    """A plain tensor as the DTensor that it stands for: on each rank the same."""
+    """A plain tensor as the DTensor that it stands for, the same on each rank."""
     if isinstance(t, DTensor):
         return t
     return DTensor.from_local(t, mesh, [Replicate()] * mesh.ndim, run_check=False)
 
 
 def summed(t: Tensor, mesh: Any) -> DTensor:
-    """`whole`; of a sum that is still to be made, made."""
+    """`whole`, after a pending sum is computed."""
     t = whole(t, mesh)
     if not any(p.is_partial() for p in t.placements):
         return t
@@ -256,14 +256,14 @@ def summed(t: Tensor, mesh: Any) -> DTensor:
 
 
 def gathered(value: Any, mesh: Any) -> Any:
-    """The whole of a DTensor, as a plain tensor of which every rank computes the same."""
+    """The whole of a DTensor as a plain tensor, with which every rank computes the same."""
     if not isinstance(value, DTensor):
         return value
     return value.redistribute(placements=[Replicate()] * mesh.ndim).to_local()
 
 
 def elementwise(function: Callable[[Tensor], Tensor], x: DTensor) -> DTensor:
-    """A function of each element by itself, of the parts of x."""
+    """Apply an elementwise function to the parts of x."""
     part = function(x.to_local().contiguous())
     stride = _strides(part, x.shape)
     return DTensor.from_local(
@@ -272,12 +272,12 @@ def elementwise(function: Callable[[Tensor], Tensor], x: DTensor) -> DTensor:
 
 
 def mesh_of(*values: Any) -> Any:
-    """The mesh of the first DTensor among them."""
+    """The mesh of the first DTensor among the values."""
     return next(dtensors(values)).device_mesh
 
 
 def dtensors(values: Any) -> Iterator[DTensor]:
-    """All DTensors, those in tuples too."""
+    """All DTensors, including those in tuples."""
     for value in values:
         if isinstance(value, DTensor):
             yield value
@@ -290,13 +290,13 @@ def _meshes(t: DTensor, mesh: Any) -> str:
 
 
 def overwritten(*outs: Tensor) -> None:
-    """Let autograd know: what was written to are the parts."""
+    """Notify autograd, since only the local parts were written to."""
     if not torch.compiler.is_compiling():
         increment_version(outs)
 
 
 def _strides(part: Tensor, shape: torch.Size) -> tuple[int, ...]:
-    """Of the whole in the memory order of a part."""
+    """The strides of the whole, in the memory order of a part."""
     order = list(range(part.ndim))
     if not part.is_contiguous():
         order.sort(key=part.stride().__getitem__, reverse=True)
@@ -308,5 +308,5 @@ def _strides(part: Tensor, shape: torch.Size) -> tuple[int, ...]:
 
 
 def shown(placements: Any) -> str:
-    """Placements as errors have them."""
+    """Placements as errors show them."""
     return f"[{', '.join(map(str, placements))}]"

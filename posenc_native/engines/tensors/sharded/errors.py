@@ -1,4 +1,4 @@
-"""What is said of a wrong call with DTensors: the same as of the tensors whole."""
+"""Errors of wrong calls with DTensors: the same as for whole tensors."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from posenc_native.base.errors import add_hint, fault_of
 
 
 class NotThePart(ValueError):
-    """What cannot be taken apart. Of shapes that do not fit the operation on the whole says why."""
+    """Arguments that cannot be split. If shapes do not fit, the operation on the whole says why."""
 
     def __init__(self, why: str = "an argument does not fit a DTensor") -> None:
         super().__init__(why)
 
 
-# Calls whose shapes were found to fit, and how many of them are kept.
+# Calls whose shapes have been found to fit, and how many of them are kept.
 _FINE: set[Any] = set()
 _KEPT = 4096
 _OF_THEIR_VALUE = frozenset({type(None), bool, int, float, str})
-# Elements of an array that are read to look a call up: frequencies, maps of axes.
+# The most elements of an array that are read to look up a call: frequencies, maps of axes.
 _READ = 4096
 
 
 def check_whole(operation: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    """The errors that the operation raises for the shapes that the caller knows.
+    """Raise the errors of the operation for the whole shapes, as the caller sees them.
 
-    A part may fit where the whole does not, or on some ranks alone; the others would go on, write,
-    and wait for this one. Looked at once for each combination of shapes.
+    A part may fit although the whole does not, or only on some ranks; the others would continue,
+    write, and wait for this rank. Checked once for each combination of shapes.
     """
     try:
         call = (operation, _shown(args))
         if call in _FINE:
             return
-    except TypeError:  # what has no hash, or is long
+    except TypeError:  # an argument has no hash, or is long
         call = None
     try:
         operation(*without_memory(args))
     except (ValueError, TypeError) as error:
         raise _with_hint(error) from None
-    except Exception:  # what does not run without values is checked on the parts
+    except Exception:  # operations that do not run without values are checked on the parts
         return
     if call is not None:
         if len(_FINE) >= _KEPT:
@@ -52,9 +52,9 @@ def check_whole(operation: Callable[..., Any], args: tuple[Any, ...]) -> None:
 
 
 def _shown(value: Any) -> Any:
-    """What of an argument may decide whether a call is right, and can be looked up."""
+    """The properties of an argument that determine whether a call is valid, as a key."""
     kind = type(value)
-    if kind in _OF_THEIR_VALUE:  # most are, and this is asked for each of them in every call
+    if kind in _OF_THEIR_VALUE:  # true for most, and checked for each argument in every call
         return kind, value
     if isinstance(value, Tensor):
         return value.shape, value.dtype
@@ -71,7 +71,7 @@ def _shown(value: Any) -> Any:
 
 def _with_hint(error: Exception) -> Exception:
     add_hint(
-        error, "a tensor that is no DTensor is the whole; DTensor.from_local makes one of a part"
+        error, "a plain tensor is the whole value; DTensor.from_local makes a DTensor from a part"
     )
     return error
 
@@ -79,12 +79,12 @@ def _with_hint(error: Exception) -> Exception:
 def error_of_the_whole(
     operation: Callable[..., Any], args: tuple[Any, ...], error: Exception
 ) -> Exception:
-    """What the operation says of the shapes that the caller knows, if it has anything to say."""
+    """The error of the operation for the whole shapes, as the caller sees them, if it has one."""
     if fault_of(error) is not None and "DTensor" in str(error):
         return error
     try:
         operation(*without_memory(args))
-    except NotImplementedError:  # it does not run without values
+    except NotImplementedError:  # the operation does not run without values
         return error
     except Exception as about:
         return _with_hint(about)
@@ -92,7 +92,7 @@ def error_of_the_whole(
 
 
 def without_memory(value: Any) -> Any:
-    """The same arguments with tensors on the device meta: what is wrong with their shapes."""
+    """The same arguments with tensors on the meta device, to check their shapes."""
     if isinstance(value, Tensor):
         return torch.empty(value.shape, dtype=value.dtype, device="meta")
     if isinstance(value, tuple):

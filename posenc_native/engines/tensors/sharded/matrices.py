@@ -1,4 +1,4 @@
-"""What modules ask torch for, of DTensors that are cut unevenly too: torch refuses some of them."""
+"""Torch operations for modules, also on unevenly sharded DTensors, some of which torch refuses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .cut import Cut, Names, mesh_of, overwritten, whole
 
 
 def matmul(a: Any, b: Any) -> Tensor:
-    """``a [..., m, d] @ b [..., d, n]``, cut as a is along all but d; b may have fewer axes."""
+    """``a [..., m, d] @ b [..., d, n]``, sharded like a except along d; b may have fewer axes."""
     mesh = mesh_of((a, b))
     a = whole(a, mesh)
     leading: Names = tuple(f"n{axis}" for axis in range(a.ndim - 2))
@@ -22,7 +22,7 @@ def matmul(a: Any, b: Any) -> Tensor:
 
 
 def add_bias(scores: Any, bias: Any, inplace: bool) -> Tensor:
-    """scores plus a bias that broadcasts over them, cut as the scores are."""
+    """scores plus a bias that broadcasts over them, sharded like the scores."""
     mesh = mesh_of((scores, bias))
     scores = whole(scores, mesh)
     names: Names = tuple(f"n{axis}" for axis in range(scores.ndim))

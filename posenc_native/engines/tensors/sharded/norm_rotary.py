@@ -1,7 +1,8 @@
-"""What stands before attention, of DTensors: cut along batch, tokens and heads.
+"""The steps before attention for DTensors, sharded along batch, tokens and heads.
 
-Over all heads of a token (norm_over="token") heads are gathered: the mean is theirs. A cache says
-along which of batch and heads that is cut which goes into it: nothing is written elsewhere.
+For a norm over all heads of a token (norm_over="token"), heads are gathered, since the mean needs
+them all. The cache determines whether its inputs are sharded along batch or heads: nothing is
+written elsewhere.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def norm_rotary(
 
 
 class _Call:
-    """Q and k, each by its own cut."""
+    """A call for q and k, each with its own cut."""
 
     def __init__(
         self, function: str, inputs: tuple[DTensor, ...], rotation: Any, norm: Norm
@@ -77,7 +78,7 @@ class _Call:
         self.cuts = [cut_of(x, rotation.layout, whole_axes) for x in inputs]
 
     def places(self, to: Any) -> tuple[Tensor, ...]:
-        """The parts that results are written to, if they are."""
+        """The local parts of the outputs, if there are any."""
         self.in_place = to is True
         outs = self.inputs if to is True else to or ()
         return tuple(
@@ -88,13 +89,13 @@ class _Call:
         )
 
     def rooms(self) -> tuple[DTensor, ...]:
-        """Memory for small results; () where they have to be joined."""
+        """Memory for small results; () if they must be joined."""
         outs = zip(self.cuts[: self.results], self.inputs, strict=False)
         rooms = tuple(room for cut, x in outs if (room := cut.room(x)) is not None)
         return rooms if len(rooms) == self.results else ()
 
     def parts(self, places: tuple[Tensor, ...]) -> list[Tensor]:
-        """Those of the inputs; where one is written to, it is that place itself."""
+        """The local parts of the inputs; one that is overwritten is its output itself."""
         given: list[Tensor | None] = [None] * len(self.inputs)
         if self.in_place:
             given[: len(places)] = places
@@ -104,7 +105,7 @@ class _Call:
         ]
 
     def run(self, compute: str, places: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """The parts of the results. Q and k that are cut in different ways are two calls."""
+        """The local results. q and k that are sharded in different ways need two calls."""
         q, k = self.parts(places)
         if self.cuts[0].lies_as(self.cuts[1]):
             return self._run((q, k), (0, 1), compute, places)
@@ -128,7 +129,7 @@ class _Call:
         return _of_parts(self.function, pair, own, compute, self.norm_of(*there), (), to)
 
     def norm_of(self, *there: int) -> Norm:
-        """The norm, with the weights of q (0) and of k (1) where they are there."""
+        """The norm with the weights of those of q (0) and k (1) that are `there`."""
         weights = [
             _weight(weight, cut) if i in there else None
             for i, (weight, cut) in enumerate(
@@ -139,7 +140,7 @@ class _Call:
 
 
 class _Append(_Call):
-    """Q, k and v, cut as the caches are."""
+    """A call for q, k and v, sharded like the caches."""
 
     def __init__(
         self,
@@ -159,10 +160,10 @@ class _Append(_Call):
             caches.append(Cut(one, letters, ("b", "h")))
         by = caches[0].by
         if norm.norm_over == "token" and "h" in by:
-            expected = "caches that are not cut along heads, with norm_over='token'"
+            expected = "caches that are not sharded along heads, with norm_over='token'"
             wrong_value(function, "keys", expected, shown(cache.keys.placements))
         written = [
-            cut.place(function, name, getattr(cache, name), "k", "a DTensor cut along b or h")
+            cut.place(function, name, getattr(cache, name), "k", "a DTensor sharded along b or h")
             for name, cut in zip(("keys", "values"), caches, strict=True)
         ]
         mesh = caches[0].mesh
@@ -170,7 +171,7 @@ class _Append(_Call):
             if cut.mesh != mesh:
                 wrong_value(function, name, f"a DTensor on the mesh of keys, {mesh}", cut.mesh)
         if caches[1].by != by:
-            expected = f"placements as keys, {shown(cache.keys.placements)}"
+            expected = f"the placements of keys, {shown(cache.keys.placements)}"
             wrong_value(function, "values", expected, shown(cache.values.placements))
         self.cuts = [cut.cut_as(by) for cut in self.cuts]
         self.cache = cache._replace(keys=written[0], values=written[1])
@@ -178,11 +179,11 @@ class _Append(_Call):
         self.given = cache
 
     def places(self, to: Any) -> tuple[Tensor, ...]:
-        """Those of q, and of k where it is returned."""
+        """The outputs of q, and of k if it is returned."""
         return super().places(to)[: self.results]
 
     def run(self, compute: str, places: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """The parts of q, and of k where it is returned; those of the caches are written."""
+        """The local results of q, and of k if it is returned; writes the parts of the caches."""
         parts = tuple(self.parts(places))
         of_k = self.cuts[1]
         slots = integer_tensor(self.function, "slots", self.cache.slots, of_k.device)

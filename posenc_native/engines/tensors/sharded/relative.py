@@ -1,6 +1,6 @@
-"""Biases by distance of DTensors: cut along batch, heads, queries and keys; entries are whole.
+"""Biases by distance for DTensors, sharded along batch, heads, queries and keys; entries are whole.
 
-The entry of query i and key j is start + j - i: of a part, whose first query and key are others,
+The entry of query i and key j is start + j - i. In a part with another first query and key, it is
 
     start - (first query) + (first key) + j - i
 """
@@ -22,7 +22,7 @@ from .errors import NotThePart
 
 
 def toeplitz_bias(diagonals: Any, *rest: Any) -> Tensor:
-    """The bias is cut as the diagonals are, along their batch and heads."""
+    """The bias is sharded like the diagonals, along their batch and heads."""
     function = "toeplitz_bias"
     q_len, k_len, start, q_offset, dtype, out = rest
     diagonals = whole(diagonals, mesh_of((diagonals, q_offset, out)))
@@ -32,7 +32,7 @@ def toeplitz_bias(diagonals: Any, *rest: Any) -> Tensor:
     if q_offset is not None:
         q_offset = integer_tensor(function, "q_offset", q_offset, diagonals.device)
         batch = _leading(q_offset.ndim + 1)[:-1]
-    # The batch is that of q_offset, unless the diagonals have one.
+    # The batch comes from q_offset, unless the diagonals have one.
     of_offset = bool(batch) and all(n == 1 for n in diagonals.shape[: len(leading) - 1])
     if of_offset:
         leading = (*(f"one{axis}" for axis in range(len(leading) - 1)), "h")
@@ -50,7 +50,7 @@ def toeplitz_bias(diagonals: Any, *rest: Any) -> Tensor:
 
 
 def add_toeplitz_bias(scores: Any, diagonals: Any, *rest: Any) -> Tensor:
-    """Scores stay cut as they are; tokens in a grid are gathered."""
+    """Scores stay sharded; tokens in a grid are gathered."""
     function = "add_toeplitz_bias"
     q_len, k_len, start, q_offset, out = rest
     scores = whole(scores, mesh_of((scores, diagonals, q_offset)))
@@ -69,7 +69,7 @@ def add_toeplitz_bias(scores: Any, diagonals: Any, *rest: Any) -> Tensor:
 
 
 def diagonal_sums(grad: Any, shape: tuple[int, ...], *rest: Any) -> Tensor:
-    """Sums over axes that are cut are Partial; kept ones stay cut."""
+    """Sums over sharded axes are Partial; kept axes stay sharded."""
     q_len, k_len, start, q_offset = rest
     grad = whole(grad, mesh_of((grad, q_offset)))
     cut, grid = _of_matrices(grad, q_len, k_len, start)
@@ -83,7 +83,7 @@ def diagonal_sums(grad: Any, shape: tuple[int, ...], *rest: Any) -> Tensor:
 
 
 def relative_gather(x: Any, index: Any, k_len: int, *rest: Any) -> Tensor:
-    """Cut as x is, along batch, heads and queries; its columns are whole."""
+    """The result is sharded like x, along batch, heads and queries; columns are whole."""
     function = "relative_gather"
     start, q_offset, missing, content, scale, out = rest
     x = whole(x, mesh_of((x, index, q_offset, content, out)))
@@ -105,7 +105,7 @@ def relative_gather(x: Any, index: Any, k_len: int, *rest: Any) -> Tensor:
 
 
 def relative_scatter(grad: Any, index: Any, width: int, *rest: Any) -> Tensor:
-    """Cut as grad is, along batch, heads and queries; keys are gathered: their sum is rounded."""
+    """Sharded like grad, along batch, heads and queries; keys are gathered, as sums are rounded."""
     function = "relative_scatter"
     start, q_offset, missing, scale, out = rest
     grad = whole(grad, mesh_of((grad, index, q_offset, out)))
@@ -122,7 +122,7 @@ def relative_scatter(grad: Any, index: Any, width: int, *rest: Any) -> Tensor:
 def _place(
     function: str, cut: Cut, out: Any, names: Names, may: Names, like: str, *read: Tensor
 ) -> Tensor | None:
-    """The part of `out`, with axes of these names, of which some may be cut; None without it."""
+    """The part of `out`, whose axes have these names and may be sharded; None without `out`."""
     if out is None:
         return None
     no_output_for_gradient(function, *read)
@@ -140,7 +140,7 @@ def _joined(cut: Cut, part: Tensor, names: Names, out: Any) -> Tensor:
 
 
 def _leading(count: int) -> Names:
-    """The axes before the last: of a batch, and heads."""
+    """The names of the axes before the last: batch axes and heads."""
     return (*(f"b{axis}" for axis in range(count - 1)), "h")[:count] if count > 0 else ()
 
 
@@ -168,7 +168,7 @@ def _of_rows(x: Any, last: str) -> Cut:
 
 
 def _offset_part(function: str, cut: Cut, q_offset: Any) -> Any:
-    """q_offset has the first of the leading axes."""
+    """The part of q_offset, which has the first of the leading axes."""
     if q_offset is None:
         return None
     given = integer_tensor(function, "q_offset", q_offset, cut.device)
@@ -178,7 +178,7 @@ def _offset_part(function: str, cut: Cut, q_offset: Any) -> Any:
 def _columns(
     function: str, cut: Cut, index: Any, count: int, start: int | None, q_offset: Any
 ) -> tuple[Any, int, int | None, Any]:
-    """index, k_len or width, start and q_offset of the part."""
+    """index, k_len or width, start and q_offset for the part."""
     given = integer_tensor(function, "index", index, cut.device)
     own = None if given is None else cut.part(given, ("e0",))
     offset = _offset_part(function, cut, q_offset)

@@ -1,4 +1,4 @@
-"""Rotations of DTensors: cut along batch, tokens and heads; heads themselves are whole."""
+"""Rotations of DTensors, sharded along batch, tokens and heads; the dims of a head are whole."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def rotate_two(q: Any, k: Any, rotation: Any, to: Any) -> tuple[Tensor, Tensor]:
 def rotary_tables(
     positions: Any, inv_freq: Any, axis_map: Any, scale: float, dtype: Any
 ) -> tuple[Tensor, Tensor]:
-    """Tables are cut as positions are."""
+    """Tables are sharded like positions."""
     function = "rotary_tables"
     mesh = mesh_of((positions, inv_freq, axis_map))
     device = next(t.device for t in (positions, inv_freq, axis_map) if isinstance(t, DTensor))
@@ -97,20 +97,20 @@ def rotary_tables(
 
 
 def cut_of(x: DTensor, layout: Any, whole_axes: str = "d") -> Cut:
-    """The cut of q or k; along some axes there is to be none."""
+    """The cut of q or k, which must not be sharded along some axes."""
     names = tuple(layout) if isinstance(layout, str) else ()
     return Cut(x, names, tuple(name for name in names if name not in whole_axes))
 
 
 def part_of(function: str, cut: Cut, rotation: AnyRotation, k_cut: Cut | None = None) -> Any:
-    """The rotation of the part of x, or of q and, by its own cut, of k."""
+    """The rotation for the part of x, or of q and, with its own cut, of k."""
     if isinstance(rotation, Rotation):
         return _by_positions(function, cut, rotation, k_cut)
     return _by_tables(function, cut, rotation, k_cut)
 
 
 def tensors_of(*values: Any) -> list[Tensor]:
-    """All tensors, those in records too."""
+    """All tensors, including those in records."""
     found: list[Tensor] = []
     for value in values:
         if isinstance(value, Tensor):
@@ -135,7 +135,7 @@ def _of_two(rotation: Rotation | TableRotation) -> tuple[str, Any]:
 def _rotate_parts(
     cuts: list[Cut], parts: list[Tensor], rotation: Any, places: list[Tensor] | None
 ) -> Any:
-    """The parts of q and k rotated: in one call, unless they are cut in different ways."""
+    """Rotate the parts of q and k, in one call unless they are sharded in different ways."""
     if cuts[0].lies_as(cuts[1]):
         function, operation = _of_two(rotation)
         own = part_of(function, cuts[0], rotation, cuts[1])
@@ -154,7 +154,7 @@ def _rotate_parts(
 
 
 def overwrite(x: Any, rotated: Any) -> Tensor:
-    """x with other values; one that is plain beside a DTensor gets the whole of them."""
+    """Overwrite x; a plain x beside a DTensor gets the whole values."""
     result: Tensor = x.copy_(rotated if isinstance(x, DTensor) else rotated.full_tensor())
     return result
 

@@ -1,4 +1,4 @@
-"""Sinusoidal tables of DTensors: each row stands by itself."""
+"""Sinusoidal tables for DTensors, whose rows are independent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .errors import NotThePart
 
 
 def sinusoidal(positions: Any, *rest: Any) -> Tensor:
-    """A table is cut as positions are."""
+    """A table is sharded like positions."""
     function = "sinusoidal"
     *options, device, out = rest
     given: Any = position_tensor(function, positions, device if out is None else out.device)
@@ -32,7 +32,7 @@ def sinusoidal(positions: Any, *rest: Any) -> Tensor:
 
 
 def add_sinusoidal(x: Any, positions: Any, *rest: Any) -> Tensor:
-    """x [..., s, d], cut along all but d."""
+    """x [..., s, d] may be sharded along all axes except d."""
     function = "add_sinusoidal"
     *numbers, out = rest
     x = whole(x, mesh_of((x, positions)))

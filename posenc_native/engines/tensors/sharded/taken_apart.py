@@ -1,4 +1,4 @@
-"""Which operations meet DTensors: these are taken apart, and plain tensors go on."""
+"""Detection of DTensors: calls with them are split into parts, others run unchanged."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch import Tensor
 
 from .errors import check_whole, error_of_the_whole
 
-# What most arguments are: a call on plain tensors is to pay nothing that shows.
+# The types of most arguments: the check must add no noticeable time to calls on plain tensors.
 _PLAIN = frozenset({Tensor, type(None), int, float, bool, str, torch.dtype})
 
 
 def taken_apart(operation: Callable[..., Any], family: str, rule: str) -> Callable[..., Any]:
-    """The operation, of DTensors too: <family>.py has the rule, of the same arguments."""
+    """The operation, extended to DTensors: <family>.py has the rule, with the same arguments."""
 
     # Only rotations and norms have tensors in tuples.
     plain = _PLAIN if family in ("rotary", "norm_rotary") else _PLAIN | {tuple}
@@ -31,7 +31,7 @@ def taken_apart(operation: Callable[..., Any], family: str, rule: str) -> Callab
 
 
 def beside(x: Tensor, t: Tensor) -> Tensor:
-    """t as torch computes with it and x: where x is a DTensor, the DTensor that t stands for."""
+    """t for a torch operation with x: if x is a DTensor, the DTensor that t stands for."""
     if not _any_dtensor((x,)):
         return t
     from .cut import mesh_of, whole
@@ -60,7 +60,7 @@ def _run(operation: Callable[..., Any], family: str, rule: str, args: tuple[Any,
 
 
 def by_rule(operation: Callable[..., Any], rule: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """What a rule makes of DTensors; errors are those of the operation on the whole."""
+    """Apply a rule to DTensors; errors are those of the operation on whole tensors."""
     if not torch.compiler.is_compiling():
         check_whole(operation, args)
     try:
