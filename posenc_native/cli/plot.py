@@ -1,8 +1,8 @@
-"""Draw an encoding: a file, or a window.
+"""Draw an encoding into a file or a window.
 
-Draws a picture of a position encoding into a file, or into a window where
-there is a display. Needs matplotlib. The titles of pictures say what
-they show, and none needs its colours to be read.
+Draws a picture of a position encoding into a file, or into a window if there
+is a display. Needs matplotlib. The titles of pictures say what they show, and
+no picture relies on color alone.
 
 Examples:
     $ heatmap --dim 128 -o heatmap.png
@@ -30,8 +30,8 @@ from .signatures import add_function, values
 
 FORMATS = (".png", ".svg", ".pdf")
 DPI = 150
-MOST_PIXELS = 1 << 28  # a poster of A0 at 300 dpi has half as many; each takes 4 bytes and more
-_CLOCKS = (7.6, 5.6)  # inches of an animation, unless --size says so
+MOST_PIXELS = 1 << 28  # an A0 poster at 300 dpi has half as many; each takes 4 bytes or more
+_CLOCKS = (7.6, 5.6)  # inches of an animation, without --size
 
 
 def add(commands: Any) -> None:
@@ -45,7 +45,7 @@ def add(commands: Any) -> None:
 
 
 def _words(draw: Callable[..., Any]) -> str:
-    """What is typed without a name, as usage has it."""
+    """The positional arguments, as the usage line shows them."""
     given = inspect.signature(draw).parameters.values()
     names = [one.name.upper() for one in given if one.kind is one.POSITIONAL_ONLY][1:]
     return "".join(f"{name} " for name in names)
@@ -70,9 +70,10 @@ def _animate(options: argparse.Namespace, out: Path) -> None:
     if hasattr(options, "dpi"):
         raise UsageError("--dpi: a .gif always has 100")
     frames = given.get("positions", pictures.HUNDRED).total
-    _check_pixels(given.get("size", _CLOCKS), 100, frames)
+    size = getattr(options, "size", None)
+    _check_pixels(size or _CLOCKS, 100, frames)
     plot, _ = _pictures(window=False)
-    with writing(out) as path:
+    with writing(out) as path, plot.drawing.sized(size):
         pictures.clock_animation(plot, **{**given, "out": path})
     print(f"wrote {out}")
 
@@ -86,17 +87,16 @@ def show(
     """Draw a picture into a file, or into a window.
 
     Args:
-        out: where to write: .png, .svg or .pdf; a file that is there is replaced; without it a
-            window is opened
+        out: where to write: .png, .svg or .pdf; an existing file is replaced; without it a
+            window opens
         size: width and height in inches (default: as the picture needs)
-        dpi: pixels an inch (default: 150; a .gif always has 100)
+        dpi: pixels per inch (default: 150; a .gif always has 100)
     """
     plot, pyplot = _pictures(window=out is None)
     if out is None and not _has_display(pyplot):
-        raise CommandError("there is no display to open a window on: -o FILE writes a file")
-    figure = np.ravel(draw(plot))[0].figure
-    if size is not None:
-        figure.set_size_inches(size)
+        raise CommandError("there is no display to open a window on: write a file with -o FILE")
+    with plot.drawing.sized(size):  # sizes of words and places of labels depend on it
+        figure = np.ravel(draw(plot))[0].figure
     _check_pixels(figure.get_size_inches(), dpi or DPI)
     if out is None:
         pyplot.show()
@@ -106,22 +106,24 @@ def show(
         try:
             figure.savefig(path, dpi=dpi or DPI)
         except UserWarning:
-            raise UsageError("--size: there is no room for the picture beside its words") from None
-        except ValueError as error:  # more pixels than a file can have
+            raise UsageError("--size: too small for the picture and its labels") from None
+        except ValueError as error:  # more pixels than the format allows
             raise UsageError(f"--size, --dpi: {error}") from None
     pyplot.close(figure)
     print(f"wrote {out}")
 
 
 def _check_pixels(size: Sequence[float], dpi: int, frames: int = 1) -> None:
-    """UsageError for more pixels than memory should hold; those of frames take a byte each."""
+    """UsageError for more pixels than fit in memory; those of frames take a byte each."""
     width, height = (round(inches * dpi) for inches in size)
     if width * height > MOST_PIXELS:
         expected = f"at most {MOST_PIXELS:,} pixels"
         raise UsageError(f"--size, --dpi: expected {expected}, got {width:,} x {height:,}")
     most = 4 * MOST_PIXELS // (width * height)
     if frames > most:
-        raise UsageError(f"--positions: expected at most {most:,} of this size, got {frames:,}")
+        raise UsageError(
+            f"--positions: expected at most {most:,} frames of this size, got {frames:,}"
+        )
 
 
 def _pictures(window: bool) -> tuple[Any, Any]:
@@ -142,7 +144,7 @@ def _has_display(pyplot: Any) -> bool:
     """Whether the backend that matplotlib chooses opens windows."""
     try:
         figure = pyplot.figure()
-    except ImportError:  # one that was asked for (MPLBACKEND) and cannot run here
+    except ImportError:  # the backend in MPLBACKEND cannot run here
         return False
     framework = figure.canvas.required_interactive_framework
     pyplot.close(figure)

@@ -2,22 +2,24 @@
 
     pn.plot.heatmap(128)                                     # the paper's table, dim 128
     pn.plot.waves(pn.SinusoidalSpec(512, layout="sin_cos"), 4096)
-    pn.plot.clock(128, 50)
+    pn.plot.clock(128)
     pn.plot.similarity(pn.Rotary(128))
-    pn.plot.bias(pn.alibi_diagonals(8, 64, 64), q_len=64, k_len=64)
-    pn.plot.rotation(q, rope)
+    pn.plot.bias(pn.alibi_diagonals(8, 64, 64), q_len=64, k_len=64, name="ALiBi")
+    pn.plot.rotation(None, pn.Rotary(128))
     pn.plot.frequencies(pn.Rotary.preset("llama-3.1"))
     pn.plot.compare("path/to/model", "model.gguf")
 
-An *encoding* is an int, the width of the Transformer paper's sinusoidal table; or a
-`SinusoidalSpec`, or a `Rotary` or a module that has one, whose titles say their parameters; or a
-ready table ``[positions, dim]``. Arrays and tensors of any float dtype and device will do.
+An *encoding* is an int, a `SinusoidalSpec`, a `Rotary`, a module that has one, or a ready table
+``[positions, dim]``. An int is the width of the Transformer paper's sinusoidal table. Arrays and
+tensors may have any float dtype and device.
 
-Every function returns the Axes that it has drawn into, one or an array of them, so that everything
-can be changed afterwards. With ``ax=`` these are the ones given, and nothing else of matplotlib's
-state changes. Otherwise they are in a new figure of pyplot, for ``plt.show()`` and notebooks. No
-picture needs colour to be read: shades go from dark to light with the number, lines differ in
-dashes and markers and are labelled.
+Every function returns its Axes, one or an array, for changes of any kind. With ``ax=`` it draws
+into the Axes given, and changes nothing else of matplotlib's state. Otherwise it makes a new figure
+of pyplot, for ``plt.show()`` and notebooks.
+
+Words and background have the colors of the matplotlib style, light or dark. Lines differ in color,
+dashes and markers: color-blind readers and gray print tell them apart. In small Axes, such as a
+column of a paper 3.3 inches wide, words and markers are smaller, and labels keep apart.
 """
 
 from __future__ import annotations
@@ -27,10 +29,12 @@ from posenc_native.base.optional import absent, install_command
 if absent("matplotlib"):
     raise ImportError(f"posenc_native.plot needs matplotlib: {install_command('matplotlib')}")
 
+from .biases import bias
 from .clocks import clock, clock_animation
 from .comparison import compare
-from .offsets import bias, similarity, similarity_matrix
-from .rotary import frequencies, rotation
+from .rotations import rotation
+from .scalings import frequencies
+from .similarities import similarity, similarity_matrix
 from .tables import heatmap, waves
 
 __all__ = [

@@ -12,7 +12,7 @@ from posenc_native.base.arguments import wrong_value
 from posenc_native.explanations.compare import rotations_apart
 from posenc_native.explanations.distances import VISIBLE, distances_at, first_visible
 
-from . import drawing
+from . import colors, drawing
 
 _POINTS = 160  # of a curve
 _FURTHEST = 1 << 24
@@ -23,20 +23,21 @@ def compare(
 ) -> Axes:
     """How far cosines and sines of two descriptions are apart, a curve for each kind of layer.
 
-    At each position the largest error up to there, since errors of single positions swing. The
-    line across is what bfloat16 can show, 2^-9; a mark on a curve is the first position beyond it.
+    Errors of single positions swing, so each curve is the largest error up to its position. The
+    horizontal line is what bfloat16 can show, 2^-9. A mark on it is the first position at which a
+    curve is beyond it.
 
     Args:
         first, second: as in `posenc_native.compare`: paths, mappings, names of presets, `Rotary`.
-        positions: how many, 2 or more; default the longest sequence that the two are meant for.
+        positions: how many, 2 to 16,777,216; default the longest sequence that the two are meant
+            for.
         ax: the Axes to draw into; None for a new figure.
 
     Returns:
-        The Axes; its first lines are the curves, labelled by the type of their layers.
+        The Axes; its first lines are the curves, labeled by the type of their layers.
 
     Raises:
-        ValueError: as in `posenc_native.compare`; no layers whose rotations can be laid side by
-            side.
+        ValueError: as in `posenc_native.compare`; no layers that rotate as many dims in both.
         TypeError, OSError: as in `posenc_native.compare`.
 
     Example:
@@ -55,38 +56,43 @@ def compare(
         got = "none whose rotated dims are as many"
         wrong_value(function, "first, second", "layers that rotate in both", got)
     (ax,) = drawing.axes(function, ax, (8.0, 4.4))
-    look = drawing.palette(ax)
+    look, part = colors.palette(ax), drawing.fit(ax)
     places = np.unique(np.geomspace(1, longest - 1, _POINTS).astype(np.int64)).tolist()
     curves = [
         np.maximum.accumulate([error for _, error, _ in distances_at(*match.groups, places)])
         for match in matches
     ]
     for i, (match, errors) in enumerate(zip(matches, curves, strict=True)):
-        colour, dashes, _ = look.line(i)
+        color, dashes, _ = look.line(i)
         name = match.layer_type or "all layers"
-        ax.plot(places, errors, color=colour, linestyle=dashes,
-                linewidth=1.4, label=name)  # fmt: skip
-    for i, match in enumerate(matches):
-        seen = first_visible(*match.groups, longest)
-        if seen is not None:
-            colour, _, marker = look.line(i)
-            at = max(seen, 1)
-            ax.scatter([at], [VISIBLE], s=45, marker=marker, facecolor=look.paper,
-                       edgecolor=colour, linewidth=1.4, zorder=4)  # fmt: skip
-            drawing.write(ax, f"from {seen:,}", (at, VISIBLE), xytext=(6, -10 - 12 * i),
-                          textcoords="offset points", ha="left", va="top")  # fmt: skip
-    ax.axhline(VISIBLE, color=look.grey, linewidth=0.9, linestyle="--", zorder=1)
-    drawing.write(ax, "what bfloat16 can show, 1/512", (longest - 1, VISIBLE), xytext=(0, 3),
-                  textcoords="offset points", ha="right", va="bottom")  # fmt: skip
+        ax.plot(places, errors, color=color, linestyle=dashes,
+                linewidth=1.6 * part, label=name)  # fmt: skip
+    seen = [first_visible(*match.groups, longest) for match in matches]
+    for i, first_seen in enumerate(seen):
+        if first_seen is None:
+            continue
+        color, _, marker = look.line(i)
+        at = max(first_seen, 1)
+        here = seen[i + 1 :].count(first_seen)  # more marks there, which it is to surround
+        ax.scatter([at], [VISIBLE], s=45 * (1 + here) * part**2, marker=marker,
+                   facecolor=look.paper, edgecolor=color, linewidth=1.4 * part,
+                   zorder=4)  # fmt: skip
+        if not here:
+            others = sum(other is not None and other < first_seen for other in set(seen))
+            left = at > longest**0.75  # to the right there would be no room
+            drawing.write(
+                ax, f"from position {first_seen:,}", (at, VISIBLE), textcoords="offset points",
+                xytext=(-6 if left else 6, -drawing.letters(ax) * (0.8 + 1.3 * others)),
+                ha="right" if left else "left", va="top",
+            )  # fmt: skip
+    ax.axhline(VISIBLE, color=look.gray, linewidth=0.9, linestyle=":", zorder=1,
+               label="what bfloat16 can show, 1/512")  # fmt: skip
     drawing.logarithmic_positions(ax)
     ax.set_yscale("log")
     least = min(float(errors[0]) for errors in curves)
     low = min(VISIBLE / 16, max(least, 1e-9))
     ax.set_ylim(low / 1.5, 3.0)
-    title = f"Rotations apart\n{one.source}, {other.source}"
-    drawing.set_words(
-        ax, title, "position", "largest error of a cosine or sine so far", drawing.OPEN
-    )
-    if len(matches) > 1:
-        ax.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    title = f"Rotations apart: largest error of cos and sin\n{one.source}, {other.source}"
+    drawing.set_words(ax, title, "position", "largest error so far", drawing.OPEN)
+    drawing.legend(ax, below=part < 1)
     return ax

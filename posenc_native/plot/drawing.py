@@ -1,74 +1,51 @@
-"""How pictures look: their figures, words, shades, lines and ticks."""
+"""How pictures look: their figures, words, shades and ticks."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
 import textwrap
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from matplotlib import font_manager
+from matplotlib import font_manager, rcParams
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
+from matplotlib.colors import Colormap
 from matplotlib.image import AxesImage
+from matplotlib.textpath import text_to_path
 from matplotlib.ticker import Formatter, FuncFormatter, MaxNLocator, MultipleLocator
+from matplotlib.transforms import ScaledTranslation
 
 from posenc_native.base.arguments import wrong_type, wrong_value
 
+from .colors import palette
 from .encodings import FloatArray, Positions, has_scale, is_range, position_name
 
-# Perceptually uniform and made for all eyes; its lightness grows with the number all the way, so a
-# printed page says the same. A diverging map would have two shades of grey for one number.
-SHADES = "cividis"
-_DASHES: tuple[Any, ...] = (
-    "-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (3, 1)), (0, (1, 1)),
-)  # fmt: skip
-_MARKERS = "os^Dv*PX"
+_STYLE: Any = rcParams  # whose type knows literal names only
 OPEN = ("top", "right")  # sides that a frame around lines does without
 
+# Words, lines and markers have the sizes of the style in Axes as wide and high as this or larger,
+# in inches. In smaller ones they shrink, by a part for each inch that is missing, down to a least
+# part: at 3.3 inches, a column of a paper, words of 10 points have 7. Words stay readable in print.
+_ROOMY, _PART_OF_INCH, _LEAST = (3.1, 2.4), 0.52, 0.7
+_POINTS = 6.5
+_NARROW = 2.6  # inches: narrower panels go below each other
 
-@dataclass(frozen=True)
-class Palette:
-    """Colours that go together, on light paper or on dark.
-
-    Attributes:
-        ink: words.
-        grey: marks and their words.
-        faint: lines behind what is shown.
-        paper: what is hollow.
-        bands: three that can be told apart, neighbours beside each other.
-        colours: lines, in turn.
-    """
-
-    ink: str
-    grey: str
-    faint: str
-    paper: str
-    bands: tuple[str, str, str]
-    colours: tuple[str, ...]
-
-    def line(self, i: int) -> tuple[str, Any, str]:
-        """Colour, dashes and marker of line i: each alone tells eight lines apart."""
-        return self.colours[i % 8], _DASHES[i % 8], _MARKERS[i % 8]
+_size: ContextVar[tuple[float, float] | None] = ContextVar("size", default=None)
 
 
-_LIGHT = Palette(
-    "#1a1a1a", "#6b6b6b", "#d9d9d9", "#ffffff", ("#ffffff", "#dedede", "#f1f1f1"),
-    ("#10375c", "#c8553d", "#3c887e", "#8c6bb1", "#b8860b", "#4d4d4d", "#2f7ebc", "#a3315b"),
-)  # fmt: skip
-_DARK = Palette(
-    "#f2f2f2", "#a8a8a8", "#4a4a4a", "#000000", ("#000000", "#333333", "#1c1c1c"),
-    ("#8fc1f0", "#f09a86", "#86d6c9", "#c9aee6", "#e8c95a", "#cfcfcf", "#5fa3dc", "#e88fb2"),
-)  # fmt: skip
-
-
-def palette(ax: Axes) -> Palette:
-    """The colours for these Axes: for dark paper where their style has light words."""
-    red, green, blue = to_rgb(ax.title.get_color())
-    return _DARK if 0.3 * red + 0.59 * green + 0.11 * blue > 0.5 else _LIGHT
+@contextlib.contextmanager
+def sized(size: tuple[float, float] | None) -> Iterator[None]:
+    """Inside, new figures have this width and height in inches, whatever their picture needs."""
+    token = _size.set(size)
+    try:
+        yield
+    finally:
+        _size.reset(token)
 
 
 def axes(
@@ -76,14 +53,16 @@ def axes(
 ) -> npt.NDArray[np.object_]:
     """The Axes given, or those of a new figure of this size in inches.
 
-    `grid` is what plt.subplots takes.
+    `grid` is what plt.subplots takes for panels beside each other.
     """
     if ax is None:
         # pyplot's own, since that is what plt.show() and notebooks show.
         from matplotlib import pyplot
 
+        width, height = _size.get() or size
+        shape = {"ncols": count, **grid} if width / count >= _NARROW else {"nrows": count}
         _, made = pyplot.subplots(
-            ncols=count, figsize=size, layout="constrained", squeeze=False, **grid
+            figsize=(width, height), layout="constrained", squeeze=False, **shape
         )
         return np.ravel(made)
     given = np.array(ax, object).ravel()
@@ -95,24 +74,70 @@ def axes(
     return given
 
 
+# --- Sizes
+
+
 def points(ax: Axes) -> tuple[float, float]:
     """Width and height of an Axes, as far as they are known before a layout."""
     return 72 * ax.bbox.width / ax.figure.dpi, 72 * ax.bbox.height / ax.figure.dpi
 
 
+def fit(ax: Axes) -> float:
+    """The part of their usual size that lines and markers have in these Axes."""
+    missing = max(want - has / 72 for has, want in zip(points(ax), _ROOMY, strict=True))
+    return min(1.0, max(_LEAST, 1 - _PART_OF_INCH * missing))
+
+
+def letters(ax: Axes, usual: Any = "small") -> float:
+    """The size of letters in these Axes, in points: the usual one, or less where room is short."""
+    size = font_manager.FontProperties(size=usual).get_size_in_points()
+    return max(fit(ax) * size, min(size, _POINTS))
+
+
+def fit_words(ax: Axes) -> None:
+    """Make the names of both axes and their ticks as large as these Axes have room for."""
+    for axis in (ax.xaxis, ax.yaxis):
+        size = letters(ax, _STYLE["axes.labelsize"])
+        axis.label.set_fontsize(min(axis.label.get_fontsize(), size))
+        if fit(ax) < 1:
+            axis.set_tick_params(labelsize=letters(ax, _STYLE[f"{axis.axis_name}tick.labelsize"]))
+
+
+# --- Words
+
+
 def set_title(ax: Axes, title: str) -> None:
-    """What is shown on the first line; then its parameters, on as many as the width asks for."""
-    size = font_manager.FontProperties(size="medium").get_size_in_points()
-    wide = max(20, int(points(ax)[0] / (0.52 * size)))  # a letter is half as wide as high
-    lines = [part for line in title.splitlines() for part in _broken_at_commas(line, wide)]
-    ax.set_title("\n".join(lines), loc="left", fontsize="medium", color=palette(ax).ink)
+    """The subject on the first line; then its parameters, on as many lines as they need."""
+    size = letters(ax, "medium")
+    lines = [part for line in title.splitlines() for part in _broken(line, size, points(ax)[0])]
+    ax.set_title(
+        "\n".join(lines), loc="left", fontsize=size, color=palette(ax).ink, parse_math=False
+    )
 
 
-def _broken_at_commas(line: str, wide: int) -> list[str]:
-    """Lines of so many letters, broken at commas wherever that will do."""
-    parts = line.split(", ")
-    whole = ", ".join(part if len(part) > wide else part.replace(" ", "\xa0") for part in parts)
-    return [one.replace("\xa0", " ") for one in textwrap.wrap(whole, wide)]
+@functools.lru_cache(64)  # an animation asks for each frame
+def _broken(line: str, size: float, wide: float) -> tuple[str, ...]:
+    """Lines no wider than this in points, broken at commas and a space wherever that will do.
+
+    After a comma and a no-break space there is no break.
+    """
+    font = font_manager.FontProperties(size=size)
+
+    def width(text: str) -> float:
+        return float(text_to_path.get_text_width_height_descent(text, font, ismath=False)[0])
+
+    lines: list[str] = []
+    for part in line.split(", "):
+        joined = f"{lines[-1]}, {part}" if lines else part
+        if lines and width(joined + ",") <= wide:
+            lines[-1] = joined
+            continue
+        if lines:
+            lines[-1] += ","
+        # A part that is too long by itself is broken between words.
+        most = max(10, int(len(part) * wide / max(width(part), 1.0)))
+        lines += textwrap.wrap(part, most) or [part]
+    return tuple(one.replace("\xa0", " ") for one in lines)
 
 
 def set_words(ax: Axes, title: str, x: str, y: str, without: Sequence[str] = ()) -> None:
@@ -121,95 +146,224 @@ def set_words(ax: Axes, title: str, x: str, y: str, without: Sequence[str] = ())
     for side in without:
         ax.spines[side].set_visible(False)
     set_title(ax, title)
+    fit_words(ax)
 
 
 def write(ax: Axes, words: str, xy: tuple[float, float], **look: Any) -> None:
     """Small words at a place; `look` is what ax.annotate takes."""
-    ax.annotate(words, xy, **{"fontsize": "small", "color": palette(ax).ink, **look})
+    ax.annotate(words, xy, **{"fontsize": letters(ax), "color": palette(ax).ink, **look})
 
 
-def shade(ax: Axes, values: FloatArray, limits: tuple[float, float], first: float) -> AxesImage:
+def legend(ax: Axes, *given: Any, below: bool = False, **look: Any) -> None:
+    """A legend in small letters without a frame; `given` and `look` are what ax.legend takes.
+
+    below: under the name of the x axis, where it covers nothing; only with a layout engine, which
+    makes room there.
+    """
+    if below and ax.figure.get_layout_engine() is not None:
+        ticks, name = (letters(ax, _STYLE[f"{one}size"]) for one in ("xtick.label", "axes.label"))
+        down = ScaledTranslation(0, -(1.4 * (ticks + name) + 10) / 72, ax.figure.dpi_scale_trans)
+        look |= {
+            "loc": "upper left", "bbox_to_anchor": (0.0, 0.0), "borderaxespad": 0.0,
+            "borderpad": 0.0, "bbox_transform": ax.transAxes + down,
+        }  # fmt: skip
+    ax.legend(*given, **{"frameon": False, "fontsize": letters(ax), "handlelength": 2.6, **look})
+
+
+# --- Small multiples
+
+
+class Cells:
+    """Square cells in rows, with words below each and labels beside it, as large as Axes allow.
+
+    Data coordinates are such that a cell is 1 wide and 1 high, around its center. The columns are
+    as many as make it largest.
+
+    Args:
+        ax: where they are to be; `show` then makes it show them and nothing else.
+        count: how many.
+        lines: of words below each.
+        wide: letters of the longest line.
+        around: (beside, above and below), points left free on both sides of each.
+
+    Attributes:
+        centers: x and y of each.
+        words: y of the words below a cell, from its center.
+        unit: points that a cell is wide and high, about.
+        size: of the letters, in points.
+    """
+
+    def __init__(
+        self, ax: Axes, count: int, lines: int, wide: int, around: tuple[float, float] = (0.0, 0.0)
+    ) -> None:
+        self.size = letters(ax)
+        width, height = points(ax)
+        if ax.figure.get_layout_engine() is not None:
+            width, height = 1.15 * width, 1.1 * height  # it adds the room of ticks to them
+        beside, over = around
+        below = 1.3 * self.size * lines + 2 * over
+        words = 0.56 * self.size * wide
+
+        def room(columns: int) -> float:
+            across = width / columns
+            high = height / math.ceil(count / columns) - below
+            return min(across - 2 * beside, high) if across >= words else -1.0 / columns
+
+        full = [c for c in range(1, count + 1) if c == math.ceil(count / math.ceil(count / c))]
+        columns = max(full, key=room)
+        rows = math.ceil(count / columns)
+        self.unit = max(room(columns), 2 * self.size)
+        # As far apart as there is room, so that words are.
+        across = max(1 + 2 * beside / self.unit, words / self.unit)
+        down = 1 + below / self.unit
+        self.centers = [(across * (i % columns), -down * (i // columns)) for i in range(count)]
+        self.words = -0.5 - over / self.unit
+        self._limits = (
+            (-across / 2, across * (columns - 0.5)),
+            (0.5 + over / self.unit - down * rows, 0.5 + over / self.unit),
+        )
+
+    def show(self, ax: Axes) -> None:
+        """Make these Axes show the cells, without ticks."""
+        # Limits, and not the box, follow: a box that shrinks would take its title along.
+        ax.set_aspect("equal", adjustable="datalim")
+        ax.margins(0)
+        ax.update_datalim(np.transpose(self._limits))
+        ax.set_axis_off()
+
+
+# --- Shades
+
+
+def shade(
+    ax: Axes, values: FloatArray, cmap: Colormap, first: float, limit: float | None = None
+) -> AxesImage:
     """A matrix as an image, on top the row of position `first`.
 
-    Where a pixel holds several numbers it shows the shade of their mean. To pick single numbers
-    would draw patterns that are not there. Numbers are averaged, not colours.
+    The middle of the colormap is 0, whatever the values are: its ends are the largest magnitude, or
+    `limit`. Where a pixel holds several numbers it shows the shade of their mean. To pick single
+    numbers would draw patterns that are not there. Numbers are averaged, not colors. Cells without
+    a number (masked ones, -inf, NaN) are hatched.
     """
     rows, columns = values.shape
+    finite = values[np.isfinite(values)]
+    limit = limit or float(np.abs(finite).max(initial=0.0)) or 1.0
+    if len(finite) < values.size:
+        ax.patch.set(hatch="////", edgecolor=palette(ax).gray, linewidth=0)
     ax.grid(False)  # some styles have one, over the image
     return ax.imshow(
-        np.ma.masked_invalid(values), cmap=SHADES, vmin=limits[0], vmax=limits[1],
+        np.ma.masked_invalid(values), cmap=cmap, vmin=-limit, vmax=limit,
         extent=(-0.5, columns - 0.5, first + rows - 0.5, first - 0.5), aspect="auto",
         interpolation="antialiased", interpolation_stage="data",
     )  # fmt: skip
 
 
-def shade_positions(ax: Axes, values: FloatArray, positions: Positions, limit: float) -> AxesImage:
-    """A matrix from -limit to limit with a row for each position and a column for each dimension.
+def shade_positions(
+    ax: Axes, values: FloatArray, cmap: Colormap, positions: Positions, limit: float | None = None
+) -> AxesImage:
+    """A matrix with a row for each position and a column for each dimension.
 
     Positions that are no scale are names of their rows.
     """
-    names = None
-    if not (is_range(positions) and has_scale(positions)):
-        names = [position_name(one) for one in positions]
-    image = shade(ax, values, (-limit, limit), 0.0 if names else float(positions[0]))
-    dimension_ticks(ax.xaxis, values.shape[1])
-    position_ticks(ax.yaxis, names)
+    first, names = _rows(positions)
+    image = shade(ax, values, cmap, first, limit)
+    dimension_ticks(ax, values.shape[1])
+    position_ticks(ax, "y", names)
     return image
 
 
-def shade_pairs(ax: Axes, values: FloatArray, positions: Positions) -> AxesImage:
-    """A square matrix with a row and a column for each position; shades from its least number on.
+def shade_pairs(ax: Axes, values: FloatArray, cmap: Colormap, positions: Positions) -> AxesImage:
+    """A square matrix with a row and a column for each position.
 
     Positions that are no scale are names of their rows and columns.
     """
-    names = None
-    if not (is_range(positions) and has_scale(positions)):
-        names = [position_name(one) for one in positions]
-    first = 0.0 if names else float(positions[0])
-    finite = values[np.isfinite(values)]
-    limits = float(finite.min(initial=0.0)), float(finite.max(initial=0.0))
-    image = shade(ax, values, limits, first)
+    first, names = _rows(positions)
+    image = shade(ax, values, cmap, first)
     end = first + len(values)
     image.set_extent((first - 0.5, end - 0.5, end - 0.5, first - 0.5))
-    for axis in (ax.xaxis, ax.yaxis):
-        position_ticks(axis, names)
+    for axis in "xy":
+        position_ticks(ax, axis, names)
     return image
 
 
-def colour_bar(image: AxesImage, axes: Any, label: str, clipped: bool = False) -> None:
-    """The shades and their numbers, beside these Axes; pointed where numbers go on beyond them."""
+def _rows(positions: Positions) -> tuple[float, list[str] | None]:
+    """The place of the first row; and the names of all, if positions are no scale."""
+    if is_range(positions) and has_scale(positions):
+        return float(positions[0]), None
+    return 0.0, [position_name(one) for one in positions]
+
+
+def color_bar(image: AxesImage, ax: Axes, label: str) -> None:
+    """The shades and their numbers beside these Axes.
+
+    They go from the least value to the largest, and to 0 where all are on one side of it.
+    """
     figure = image.get_figure()
     assert figure is not None
-    figure.colorbar(image, ax=axes, label=label, pad=0.02, extend="both" if clipped else "neither")
+    size, fits, wide = letters(ax, _STYLE["axes.labelsize"]), fit(ax), points(ax)[0]
+    if figure.get_layout_engine() is None:  # nothing would make room beside the Axes
+        bar = figure.colorbar(image, ax=ax, label=label, pad=0.02)
+    else:
+        beside = ax.inset_axes((1 + 7 * fits / wide, 0, 11 * fits / wide, 1))
+        bar = figure.colorbar(image, cax=beside, label=label)
+    values: FloatArray = np.ma.compressed(np.ma.asarray(image.get_array()))
+    low, high = float(values.min(initial=0.0)), float(values.max(initial=0.0))
+    if low < high:
+        bar.ax.set_ylim(low, high)
+    bar.ax.yaxis.label.set_fontsize(size)
+    if fits < 1:
+        bar.ax.tick_params(labelsize=max(fits * size, _POINTS))
 
 
-def dimension_ticks(axis: Any, width: float) -> None:
-    """Set at most nine ticks, at multiples of a power of two: 0, 16, 32 ..."""
+# --- Ticks
+
+
+def dimension_ticks(ax: Axes, width: float) -> None:
+    """Set ticks at multiples of a power of two, as many as have room: 0, 16, 32 ..."""
+    wide = letters(ax, _STYLE["xtick.labelsize"]) * (1 + len(f"{width:.0f}"))
+    most = max(2, min(8, int(points(ax)[0] / wide)))
     step = 1
-    while width / step > 8:
+    while width / step > most:
         step *= 2
-    axis.set_major_locator(MultipleLocator(step))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: _without_decimals(value)))
+    ax.xaxis.set_major_locator(MultipleLocator(step))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _without_decimals(value)))
 
 
-def position_ticks(axis: Any, names: Sequence[str] | None = None) -> None:
-    """Set a few ticks at whole positions; `names` are of rows that are not neighbours."""
+def position_ticks(ax: Axes, axis: str, names: Sequence[str] | None = None) -> None:
+    """Set a few ticks at whole positions; `names` are of rows that are not neighbors."""
 
     def text(value: float, _: Any) -> str:
+        row = round(value)
+        if abs(value - row) > 0.01:  # of a single row there are ticks at fractions too
+            return ""
         if names is None:
             return _without_decimals(value)
-        row = round(value)
-        # Of a single row there are ticks at fractions too.
-        return names[row] if row in range(len(names)) and abs(value - row) < 0.01 else ""
+        return names[row] if row in range(len(names)) else ""
 
-    axis.set_major_locator(MaxNLocator(nbins=8, integer=True, steps=[1, 2, 5, 10]))
-    axis.set_major_formatter(FuncFormatter(text))
+    each = getattr(ax, f"{axis}axis")
+    size = letters(ax, _STYLE[f"{axis}tick.labelsize"])
+    if axis == "x":  # the longest name and a gap, beside each other
+        numbers = [_without_decimals(end) for end in ax.get_xlim()]
+        most = points(ax)[0] / (size * (1.3 + 0.62 * max(map(len, names or numbers))))
+    else:
+        most = points(ax)[1] / (2.5 * size)
+    bins = max(2, min(8, int(most)))
+    each.set_major_locator(MaxNLocator(nbins=bins, integer=True, steps=[1, 2, 2.5, 5, 10]))
+    each.set_major_formatter(FuncFormatter(text))
 
 
 def logarithmic_positions(ax: Axes) -> None:
-    """Positions to the right, logarithmic: 1, 10, 100 ... written out."""
+    """Positions to the right, logarithmic: 1, 10, 100, 1k ..."""
     ax.set_xscale("log")
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _without_decimals(value)))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+
+
+def short(value: float) -> str:
+    """A number in few letters: 1k for 1,000, 2.5M for 2,500,000."""
+    for factor, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= factor:
+            return Formatter.fix_minus(f"{value / factor:g}{letter}")
+    return Formatter.fix_minus(f"{value:g}")
 
 
 def _without_decimals(value: float) -> str:
@@ -226,9 +380,8 @@ def powers_of_ten(lengths: FloatArray, places: npt.NDArray[Any]) -> list[tuple[f
 
 def length_ticks(ax: Axes, name: str, marks: Sequence[tuple[float, int]]) -> None:
     """An axis on top that has 10^power positions, 1k for 1,000, at each (x, power)."""
-    top, grey = ax.secondary_xaxis("top"), palette(ax).grey
-    names = [f"{10 ** (power % 3)}{('', 'k', 'M', 'G')[power // 3]}" for _, power in marks]
-    top.set_xticks([x for x, _ in marks], names)
-    top.tick_params(labelsize="small", colors=grey)
-    top.set_xlabel(name, fontsize="small", color=grey)
+    top, gray = ax.secondary_xaxis("top"), palette(ax).gray
+    top.set_xticks([x for x, _ in marks], [short(10.0**power) for _, power in marks])
+    top.tick_params(labelsize=letters(ax), colors=gray)
+    top.set_xlabel(name, fontsize=letters(ax), color=gray)
     top.spines["top"].set_visible(False)

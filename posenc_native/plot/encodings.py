@@ -45,14 +45,15 @@ class Encoding:
     """A table as pictures need it.
 
     Attributes:
-        name: what it is, as a title begins.
+        name: a noun, as a title begins.
         parameters: of what it was made, in words.
         width: number of columns.
-        columns: what they are, for the name of an axis.
+        columns: the name of their axis.
         pairs: the columns by frequency, none of a ready table.
         rows: how many positions a ready table has; None where every position has its row.
         table: positions to float64 ``[n, width]``.
         places: how many positions, to the first of them, where these are not 0, 1, 2 ...
+        logarithm: whether angles follow the logarithm of a position.
     """
 
     name: str
@@ -63,6 +64,17 @@ class Encoding:
     rows: int | None
     table: Callable[[Positions], FloatArray]
     places: Callable[[int], Positions] = np.arange
+    logarithm: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether the first positions are whole numbers."""
+        return self.places(2).dtype.kind in "iu"
+
+    def coordinates(self, positions: Positions) -> FloatArray:
+        """The numbers that frequencies multiply: positions or their logarithms."""
+        numbers = np.asarray(positions, np.float64)
+        return np.log(numbers) if self.logarithm else numbers
 
     def pair_of(self, column: int) -> Pair | None:
         """The pair that a column belongs to; None if it is no sine or cosine."""
@@ -77,7 +89,7 @@ class Encoding:
         return f"{which}, {'sine' if column == pair.sine else 'cosine'}"
 
     def title(self, *more: str) -> str:
-        """What is shown; then the parameters, and more of them."""
+        """The name on a line; then the parameters, and more of them."""
         return f"{self.name}\n{_listed(self.parameters, *more)}"
 
 
@@ -196,6 +208,7 @@ def _encoding_of_spec(function: str, spec: SinusoidalSpec) -> Encoding:
         "Sinusoidal table", words, spec(np.ones(1)).shape[-1], "dimension", pairs, None,
         lambda positions: np.asarray(spec(positions), np.float64),
         np.arange if grid is None else lambda count: np.asarray(grid.of_shape((count,))[0]),
+        spec.logarithm,
     )  # fmt: skip
 
 
@@ -269,7 +282,7 @@ def number(value: float) -> str:
 
 
 def position_words(positions: Positions) -> str:
-    """Which positions are shown."""
+    """The positions that are shown, in words."""
     first, last = position_name(positions[0]), position_name(positions[-1])
     if len(positions) == 1:
         return f"position {first}"
@@ -282,7 +295,7 @@ def position_name(position: Any) -> str:
 
 
 def is_range(positions: Positions) -> bool:
-    """Whether positions are neighbours, in order; from 2^63 - 1 to -2^63 is no step."""
+    """Whether positions are neighbors, in order; from 2^63 - 1 to -2^63 is no step."""
     return bool(positions[0] <= positions[-1] and (np.diff(positions) == 1).all())
 
 

@@ -1,4 +1,4 @@
-"""Tables as pictures: all of one as shades, single rows and columns as waves."""
+"""Tables as pictures: a whole one as shades, single rows and columns as waves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from matplotlib.transforms import Affine2D
 
 from posenc_native.base.arguments import wrong_value
 
-from . import drawing
+from . import colors, drawing
 from .encodings import (
     Encoding,
     FloatArray,
@@ -30,19 +30,29 @@ from .encodings import (
 )
 
 _SAMPLES = 16  # of a curve between two positions
-_DOTS = 128  # positions that can be told apart as dots
+_DOTS = 3.4  # points from one position to the next, below which dots would run together
 
 
-def heatmap(encoding: Any, positions: Any = 100, *, ax: Axes | None = None) -> Axes:
-    """A table as shades: positions downwards, dimensions to the right, and a colour bar.
+def heatmap(
+    encoding: Any,
+    positions: Any = 100,
+    *,
+    cmap: Any = colors.DIVERGING,
+    ax: Axes | None = None,
+) -> Axes:
+    """A table as shades: positions downward, dimensions to the right, and a color bar.
 
-    Where a pixel holds several positions or dimensions it shows their mean, so waves too short to
-    be seen become the shade of 0; nothing that is not in the table appears.
+    White is 0. Red numbers are positive and blue ones negative: sines and cosines go from -1 to 1.
+    Where a pixel holds several positions or dimensions, it shows their mean. Waves too short for
+    the pixels fade to white, and no pattern appears that is not in the table.
 
     Args:
         encoding: an int dim, a `SinusoidalSpec`, a `Rotary` (cosines of all pairs, then sines) or a
             table ``[positions, dim]``: see the head of posenc_native.plot.
         positions: an int n for 0 .. n-1 (of a table at most all its rows), or ``[n]``.
+        cmap: the colormap, a name or a matplotlib Colormap; 0 has the color of its middle. The
+            default diverges. In gray it shows the magnitude of a number and not its sign;
+            "cividis", which grows lighter all the way, shows both.
         ax: the Axes to draw into; None for a new figure.
 
     Returns:
@@ -50,8 +60,8 @@ def heatmap(encoding: Any, positions: Any = 100, *, ax: Axes | None = None) -> A
 
     Raises:
         ValueError: an odd dim, a spec of several coordinates, a table without two axes, positions
-            that it does not have.
-        TypeError: arguments of a wrong kind.
+            that it does not have, an unknown colormap.
+        TypeError: arguments of a wrong type.
 
     Example:
         >>> import posenc_native as pn
@@ -59,18 +69,20 @@ def heatmap(encoding: Any, positions: Any = 100, *, ax: Axes | None = None) -> A
         >>> print(ax.get_title(loc="left"))
         Sinusoidal table
         dim 128, base 10,000, interleaved, positions 0 .. 99
-        >>> ax.get_xlabel(), ax.get_ylabel()
-        ('dimension', 'position')
+        >>> ax.images[0].get_clim()
+        (-1.0, 1.0)
+        >>> ax = pn.plot.heatmap(128, cmap="PuOr")
     """
     function = "plot.heatmap"
     shown = read_encoding(function, encoding)
     found = read_positions(function, positions, shown)
+    shades = colors.read_colormap(function, cmap)
     values = shown.table(found)
-    # Wider where columns are many: two pixels each keep neighbouring sines and cosines apart.
+    # Wider where columns are many: two pixels each keep neighboring sines and cosines apart.
     (ax,) = drawing.axes(function, ax, (8.0 if shown.width <= 256 else 12.0, 4.8))
-    image = drawing.shade_positions(ax, values, found, _largest(shown, values))
-    drawing.colour_bar(image, [ax], "value")
+    image = drawing.shade_positions(ax, values, shades, found, _largest(shown, values))
     drawing.set_words(ax, shown.title(position_words(found)), shown.columns, "position")
+    drawing.color_bar(image, ax, "value")
     return ax
 
 
@@ -88,18 +100,19 @@ def waves(
     position: int | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Single columns of a table along positions, wavelengths marked; or a single row of it.
+    """Single columns of a table along positions with their wavelengths, or a single row of it.
 
-    Along positions every dimension has a lane of its own, from -1 to 1, and below it an arrow as
-    long as its wavelength, ``2 * pi / frequency`` (for the paper's table
-    ``2 * pi * base ** (2i / dim)``). With `position` the row of that position is drawn across
-    all dimensions, sines and cosines apart, with marks where the wavelength is 10, 100 ...
+    Along positions, every dimension has its own lane from -1 to 1. The arrow below a lane is as
+    long as the wavelength, ``2 * pi / frequency`` (Vaswani et al. 2017, section 3.5:
+    ``2 * pi * base ** (2i / dim)``). With `position`, the picture is the row of that position
+    across all dimensions: a line of sines and a line of cosines. Marks say where the wavelength is
+    10, 100 ... positions.
 
     Args:
         encoding: as in `heatmap`.
         positions: as in `heatmap`; increasing.
-        dimensions: the columns to draw; by default five, with wavelengths from some that can just
-            be followed to some longer than what is shown.
+        dimensions: the columns to draw; by default five, with wavelengths from a twentieth of the
+            positions to four times as many.
         position: draw the row of this position instead.
         ax: the Axes to draw into; None for a new figure.
 
@@ -109,7 +122,7 @@ def waves(
     Raises:
         ValueError: as in `heatmap`; columns that the table does not have; `dimensions` together
             with `position`.
-        TypeError: arguments of a wrong kind.
+        TypeError: arguments of a wrong type.
 
     Example:
         >>> import posenc_native as pn
@@ -151,24 +164,28 @@ def _dimensions_across_positions(
     (ax,) = drawing.axes(function, ax, (8.0, 1.0 + 0.9 * len(chosen)))
     first, last = float(positions[0]), float(positions[-1])
     names = [shown.column_name(column) for column in chosen]
-    look = drawing.palette(ax)
+    look, part = colors.palette(ax), drawing.fit(ax)
+    # Between two lanes there is room for a line of words, as high as the lanes will be.
+    words = min(0.6, 1.25 * drawing.letters(ax) * len(chosen) / (0.8 * drawing.points(ax)[1]))
+    swing = min(0.36, (1 - words) / 2)
+    apart = drawing.points(ax)[0] / len(positions)
     for lane, column in enumerate(chosen):
         # Lines keep the numbers of the table; it is the picture that moves them to their lane.
-        place = Affine2D().scale(1, 0.36 / largest).translate(0, -lane) + ax.transData
-        drawn: dict[str, Any] = {"color": look.colours[0], "transform": place}
+        place = Affine2D().scale(1, swing / largest).translate(0, -lane) + ax.transData
+        drawn: dict[str, Any] = {"color": look.colors[0], "transform": place}
         ax.axhline(-lane, color=look.faint, linewidth=0.8, zorder=1)
-        ax.plot(fine, between[:, lane], linewidth=1.0, label=names[lane], **drawn)
-        if len(positions) <= _DOTS:
-            ax.plot(positions, exact[:, lane], "o", markersize=3.0, **drawn)
+        ax.plot(fine, between[:, lane], linewidth=1.2 * part, label=names[lane], **drawn)
+        if apart >= _DOTS:
+            ax.plot(positions, exact[:, lane], "o", markersize=min(3.2, 0.7 * apart), **drawn)
         pair = shown.pair_of(column)
-        if pair is not None:
-            _mark_wavelength(ax, pair.wavelength, -lane - 0.46, first, last)
+        if pair is not None and not shown.logarithm:
+            _mark_wavelength(ax, pair.wavelength, -lane - 0.5, first, last)
     ax.set_yticks([-lane for lane in range(len(chosen))], names)
     ax.tick_params(axis="y", length=0)
-    ax.set_ylim(-len(chosen) + 0.35, 0.5)
+    ax.set_ylim(0.45 - len(chosen) - words / 2, swing + 0.06)
     margin = 0.01 * max(last - first, 1.0)
     ax.set_xlim(first - margin, last + margin)
-    drawing.position_ticks(ax.xaxis)
+    drawing.position_ticks(ax, "x")
     heights = f"each lane from {number(-largest)} to {number(largest)}"
     drawing.set_words(
         ax, shown.title(position_words(positions), heights), "position",
@@ -189,16 +206,16 @@ def _has_between(shown: Encoding, positions: Positions) -> bool:
 
 def _mark_wavelength(ax: Axes, wavelength: float, y: float, first: float, last: float) -> None:
     """A line as long as a wave, from the first position on; an arrow where the wave goes on."""
-    whole, grey = wavelength <= last - first, drawing.palette(ax).grey
+    whole, look = wavelength <= last - first, colors.palette(ax)
     if not math.isfinite(wavelength):
-        drawing.write(ax, "does not turn", (first, y), va="center", color=grey)
+        drawing.write(ax, "does not turn", (first, y), va="center", color=look.gray)
         return
     end = first + wavelength if whole else last
     style = "|-|,widthA=0.25,widthB=0.25" if whole else "]->,widthA=0.25,lengthA=0"
     ax.add_patch(
         FancyArrowPatch(
-            (first, y), (end, y), arrowstyle=style, mutation_scale=10, color=grey, shrinkA=0,
-            shrinkB=0, linewidth=1.0,
+            (first, y), (end, y), arrowstyle=style, mutation_scale=10 * drawing.fit(ax),
+            color=look.gray, shrinkA=0, shrinkB=0, linewidth=1.0,
         )
     )  # fmt: skip
     words = f"wavelength {number(wavelength)}" + ("" if whole else ", longer than shown")
@@ -207,7 +224,7 @@ def _mark_wavelength(ax: Axes, wavelength: float, y: float, first: float, last: 
     drawing.write(
         ax, words, ((first + end) / 2 if inside else end, y), xytext=(0 if inside else 5, 0),
         textcoords="offset points", ha="center" if inside else "left", va="center",
-        bbox={"facecolor": ax.get_facecolor() if inside else "none", "edgecolor": "none", "pad": 1},
+        bbox={"facecolor": look.paper if inside else "none", "edgecolor": "none", "pad": 1},
     )  # fmt: skip
 
 
@@ -231,25 +248,27 @@ def _position_across_dimensions(
     sines = [pair.sine for pair in shown.pairs if pair.sine is not None]
     cosines = [pair.cosine for pair in shown.pairs if pair.cosine is not None]
     others = sorted(set(range(shown.width)) - {*sines, *cosines})
-    look = drawing.palette(ax)
-    for name, columns, line, fill, colour in (
-        ("sine", sines, "-o", look.colours[0], look.colours[0]),
-        ("cosine", cosines, "--s", look.paper, look.colours[1]),
-        ("value", others, "-^", look.grey, look.grey),
+    look, (wide, high) = colors.palette(ax), drawing.points(ax)
+    size = max(1.5, min(4.0, 0.55 * wide / max(len(sines), len(others))))
+    for name, columns, line, fill, color in (
+        ("sine", sines, "-o", look.colors[0], look.colors[0]),
+        ("cosine", cosines, "--s", look.paper, look.colors[1]),
+        ("value", others, "-^", look.gray, look.gray),
     ):
         if columns:
             ax.plot(
-                columns, values[columns], line, label=name, linewidth=1.0, color=colour,
-                markersize=4.0 if shown.width <= 128 else 2.5, markerfacecolor=fill,
-                markeredgewidth=1.0,
+                columns, values[columns], line, label=name, linewidth=drawing.fit(ax), color=color,
+                markersize=size, markerfacecolor=fill, markeredgewidth=size / 4,
             )  # fmt: skip
     largest = _largest(shown, values)
-    ax.set_ylim(-1.4 * largest, 1.08 * largest)  # with room for the legend
+    legend = min(0.4, 2.2 * drawing.letters(ax) / (0.75 * high)) if shown.pairs else 0.0
+    low = -1.08 * largest
+    ax.set_ylim(low - 2.16 * largest * legend / (1 - legend), 1.08 * largest)
     _mark_lengths(ax, shown)
-    drawing.dimension_ticks(ax.xaxis, shown.width)
+    drawing.dimension_ticks(ax, shown.width)
     ax.set_xlim(-1 - 0.01 * shown.width, shown.width + 0.01 * shown.width)
     if shown.pairs:
-        ax.legend(loc="lower right", frameon=False, ncols=2)
+        drawing.legend(ax, loc="lower right", ncols=2, borderpad=0.1, borderaxespad=0.2)
     title = shown.title(position_words(position))
     drawing.set_words(ax, title, shown.columns, "value", drawing.OPEN)
     return ax
@@ -258,7 +277,7 @@ def _position_across_dimensions(
 def _mark_lengths(ax: Axes, shown: Encoding) -> None:
     """Where the wavelength is 10, 100, 1000 ... positions."""
     turning = [pair for pair in shown.pairs if pair.inv_freq]
-    if len(turning) < 2:
+    if len(turning) < 2 or shown.logarithm:
         return
     lengths = np.array([pair.wavelength for pair in turning])
     order = np.argsort(lengths)
@@ -269,7 +288,7 @@ def _mark_lengths(ax: Axes, shown: Encoding) -> None:
         mark for side in columns for mark in drawing.powers_of_ten(lengths[order], side[order])
     ]
     for x, _ in marks:
-        ax.axvline(x, color=drawing.palette(ax).grey, linewidth=0.8, linestyle=":", zorder=1)
+        ax.axvline(x, color=colors.palette(ax).gray, linewidth=0.8, linestyle=":", zorder=1)
     # A scaling may bring them too close together to be named.
     far = [abs(x - before) > 0.05 * shown.width for (before, _), (x, _) in pairwise(marks)]
     named = [mark for mark, apart in zip(marks, [True, *far], strict=False) if apart]

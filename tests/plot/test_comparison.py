@@ -26,23 +26,18 @@ def test_a_mark_is_the_first_position_that_bfloat16_shows() -> None:
     (error,) = pn.compare("llama-3", "llama-3.1").errors
     (dots,) = ax.collections
     assert dots.get_offsets()[0].tolist() == [error.first_visible, 2.0**-9]
-    assert f"from {error.first_visible}" in [text.get_text() for text in ax.texts]
+    assert f"from position {error.first_visible}" in [text.get_text() for text in ax.texts]
 
 
 def test_a_curve_for_each_kind_of_layer() -> None:
     ax = pn.plot.compare("gemma-3-27b", pn.Rotary(128, base=1e5))
     labels = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert sorted(labels) == ["full_attention", "sliding_attention"]
+    assert labels == ["full_attention", "sliding_attention", "what bfloat16 can show, 1/512"]
 
 
-def test_a_matrix_of_products() -> None:
-    q = np.random.default_rng(0).standard_normal((3, 32))
-    rope = pn.Rotary(32)
-    ax = pn.plot.similarity_matrix(rope, np.arange(7, 20), q=q)
-    turned = rope.apply(np.repeat(q[:, None], 13, 1).astype("f"), np.arange(7, 20), layout="hsd")
-    expected = np.einsum("hqd,hkd->qk", turned, turned) / 3
-    np.testing.assert_allclose(ax.images[0].get_array(), expected, rtol=1e-5, atol=1e-5)
-    assert ax.images[0].get_extent() == [6.5, 19.5, 19.5, 6.5]
-    rows = pn.sinusoidal(9, 16).astype(float)
-    shades = pn.plot.similarity_matrix(16, 9).images[0].get_array()
-    np.testing.assert_allclose(shades, rows @ rows.T, atol=1e-6)
+def test_marks_at_one_position_surround_each_other() -> None:
+    ax = pn.plot.compare("gemma-3-27b", pn.Rotary(128, base=12000.0))
+    outer, inner = ax.collections
+    assert outer.get_offsets().tolist() == inner.get_offsets().tolist()
+    assert outer.get_sizes()[0] > inner.get_sizes()[0]
+    assert [text.get_text() for text in ax.texts] == ["from position 1"]

@@ -29,6 +29,9 @@ WRONG_VALUES = [
     (lambda: plot.heatmap(pn.SinusoidalSpec(8, axis_order=(0, 1))), "a spec of one coordinate"),
     (lambda: plot.heatmap(8, 0), "positions: expected at least one position"),
     (lambda: plot.heatmap(8, np.zeros((2, 2))), r"an int or shape \[n\]"),
+    (lambda: plot.heatmap(8, cmap="rdbu"), "cmap: expected a colormap of matplotlib, .* 'rdbu'"),
+    (lambda: plot.similarity_matrix(8, cmap=""), "a colormap of matplotlib"),
+    (lambda: plot.bias(np.zeros((2, 4, 4)), cmap="hot_r_r"), "a colormap of matplotlib"),
     (lambda: plot.heatmap(LEARNED, [-1]), "rows of the table, 0 .. 99, got -1"),
     (lambda: plot.heatmap(LEARNED, [5, 100]), "rows of the table, 0 .. 99, got 100"),
     (lambda: plot.waves(8, [0.0, np.nan]), "positions: expected finite values"),
@@ -41,6 +44,10 @@ WRONG_VALUES = [
     (lambda: plot.clock(8, [5, 6]), r"position: .* one position, got shape \[2\]"),
     (lambda: plot.clock(LEARNED, 5), "one with frequencies, got a table"),
     (lambda: plot.clock(8, 5, pairs=[4]), r"some of 0 .. 3, got \[4\]"),
+    (
+        lambda: plot.clock(pn.SinusoidalSpec(8, logarithm=True)),
+        "position: expected a position: steps of a logarithm",
+    ),
     (lambda: plot.clock_animation(8, 2, "a.mp4"), "ends in .gif, got a.mp4"),
     (
         lambda: plot.clock_animation(8, 2, "a.gif", frames_per_second=0),
@@ -69,6 +76,10 @@ WRONG_VALUES = [
     (lambda: plot.bias(np.zeros((2, 4, 4)), heads=[2]), r"some of 0 .. 1, got \[2\]"),
     (lambda: plot.rotation(QUERIES[None], LLAMA), r"\[s, 128\], one head as q\[0, 0\]"),
     (lambda: plot.rotation(QUERIES, LLAMA, 5), "48 of them, one a token, got 5"),
+    (lambda: plot.rotation(QUERIES, LLAMA, pairs=[64]), r"pairs: expected some of 0 .. 63, got"),
+    (lambda: plot.rotation(QUERIES, LLAMA, tokens=[48]), r"tokens: expected some of 0 .. 47, got"),
+    (lambda: plot.rotation(None, LLAMA, 2, tokens=[2]), r"tokens: expected some of 0 .. 1, got"),
+    (lambda: plot.rotation(None, pn.Rotary(8, rotary_dim=0)), "rope: expected a Rotary that"),
     (lambda: plot.frequencies(LLAMA, pn.Rotary(64)), "64 pairs, 1 or more, got 32"),
     (lambda: plot.frequencies(pn.Rotary(2, inv_freq=[1])), "a Rotary to compare with"),
 ]
@@ -79,6 +90,9 @@ WRONG_KINDS = [
     (lambda: plot.heatmap(np.zeros((3, 2), complex)), "real numbers, got complex128"),
     (lambda: plot.heatmap([["a"]]), "encoding: expected real numbers"),
     (lambda: plot.heatmap([["1"]]), "encoding: expected real numbers"),
+    (lambda: plot.heatmap(8, cmap=None), "cmap: expected the name of a colormap.* got NoneType"),
+    (lambda: plot.bias(np.zeros((4, 4)), name=8), "name: expected a str or None, got int"),
+    (lambda: plot.rotation(None, 128), "rope: expected a Rotary"),
     (lambda: plot.heatmap(8, [True]), "positions: expected a dtype"),
     (lambda: plot.clock(8, 5, pairs=1), "pairs: expected a sequence of ints, got int"),
     (lambda: plot.similarity(8, starts=[0.5]), "starts: expected a dtype"),
@@ -106,7 +120,7 @@ def test_errors_say_what_is_wrong(kind, call, words, figures, tmp_path, monkeypa
 
 @pytest.mark.parametrize("kind", ["heatmap", "waves", "clock", "similarity"])
 def test_a_table_that_cannot_be_made_leaves_no_figure(kind, figures):
-    with pytest.raises(ValueError, match="have a logarithm"):
+    with pytest.raises(ValueError, match=r"positions: expected .* above 0, .* logarithm"):
         getattr(plot, kind)(pn.SinusoidalSpec(8, logarithm=True), 0 if kind == "clock" else 2)
     assert not figures.get_fignums()
 

@@ -15,9 +15,9 @@ pytest.importorskip("matplotlib", reason="pictures need matplotlib, which is not
 from matplotlib import colormaps
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from plot_calls import LEARNED, LLAMA, YARN, curves_and_dots, image, title
+from plot_calls import LEARNED, LLAMA, YARN, arrows, curves_and_dots, image, title
 
-from posenc_native.plot import drawing
+from posenc_native.plot import colors
 
 pytestmark = pytest.mark.usefixtures("figures")
 
@@ -36,8 +36,8 @@ def test_heatmap_is_the_table(layout):
 
 
 def test_heatmap_of_positions_elsewhere():
-    neighbours = pn.plot.heatmap(16, np.arange(1000, 1010))
-    assert list(neighbours.images[0].get_extent()) == [-0.5, 15.5, 1009.5, 999.5]
+    neighbors = pn.plot.heatmap(16, np.arange(1000, 1010))
+    assert list(neighbors.images[0].get_extent()) == [-0.5, 15.5, 1009.5, 999.5]
     some = np.array([0, 10, 10**12])
     ax = pn.plot.heatmap(16, some)
     assert np.array_equal(image(ax), pn.sinusoidal(some, 16))
@@ -112,9 +112,11 @@ def test_tensors_of_every_kind():
     ax = pn.plot.heatmap(8, torch.arange(3, 7))
     assert np.array_equal(image(ax), pn.sinusoidal(np.arange(3, 7), 8))
     q = torch.randn(6, 128, dtype=torch.float16)
-    before, after = pn.plot.rotation(q, LLAMA)
-    assert np.array_equal(image(before), q.double().numpy())
-    assert np.allclose(image(after), LLAMA.apply(q.double(), layout="sd").numpy(), atol=1e-12)
+    before, after = pn.plot.rotation(q, LLAMA, pairs=[3])
+    for ax, rows in ((before, q.double()), (after, LLAMA.apply(q.double(), layout="sd"))):
+        pair = rows.numpy()[:, [3, 67]]
+        expected = pair / np.linalg.norm(pair, axis=1).max()
+        assert np.allclose(arrows(ax)[0], expected, atol=1e-12)
     diagonals = pn.alibi_diagonals(2, 4, 4, device="cpu")
     matrix, _ = pn.plot.bias(diagonals, q_len=4, k_len=4)
     assert np.array_equal(image(matrix), pn.toeplitz_bias(diagonals, 4, 4)[0].numpy())
@@ -131,9 +133,32 @@ def test_heatmap_averages_what_a_pixel_cannot_hold():
     ax.set_position((0, 0, 1, 1))
     ax.set_axis_off()
     canvas.draw()
-    middle = colormaps[drawing.SHADES](0.5)
+    middle = colormaps[colors.DIVERGING](0.5)
     shown = np.asarray(canvas.buffer_rgba())[20:80, 20:80] / 255
     assert np.abs(shown - middle).max() < 0.03
+
+
+@pytest.mark.parametrize("encoding", [128, LLAMA, LEARNED])
+def test_zero_is_the_middle_of_the_colormap(encoding):
+    shades = pn.plot.heatmap(encoding).images[0]
+    low, high = shades.get_clim()
+    assert low == -high
+    red, green, blue, _ = shades.cmap(shades.norm(0.0))
+    assert max(red, green, blue) - min(red, green, blue) < 0.01  # neutral
+    assert min(red, green, blue) > 0.95
+
+
+@pytest.mark.parametrize("cmap", ["PuOr", "cividis", colormaps["BrBG"]])
+def test_a_colormap_is_chosen(cmap):
+    expected = colormaps[cmap] if isinstance(cmap, str) else cmap
+    drawn = [
+        pn.plot.heatmap(8, 5, cmap=cmap),
+        pn.plot.similarity_matrix(pn.Rotary(8), 5, cmap=cmap),
+        pn.plot.bias(pn.alibi_diagonals(2, 4, 4), q_len=4, k_len=4, cmap=cmap)[0],
+    ]
+    for ax in drawn:
+        assert ax.images[0].cmap == expected
+        assert ax.images[0].norm(0.0) == 0.5
 
 
 def test_waves_are_columns():

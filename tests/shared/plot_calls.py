@@ -11,12 +11,15 @@ LEARNED = np.random.default_rng(1).standard_normal((100, 128))
 QUERIES = np.random.default_rng(2).standard_normal((48, 128))
 LLAMA = pn.Rotary.preset("llama-3.1")
 
+# Inches of a figure in a column of a paper and on a slide, a panel and two.
+SIZES = {"paper": ((3.3, 2.6), (3.3, 4.6)), "slide": ((10.0, 5.6), (10.0, 5.6))}
+
 # One call of every kind, with room for ax=.
 CALLS = {
     "heatmap": lambda ax=None: pn.plot.heatmap(128, ax=ax),
     "waves": lambda ax=None: pn.plot.waves(128, ax=ax),
     "row": lambda ax=None: pn.plot.waves(128, position=50, ax=ax),
-    "clock": lambda ax=None: pn.plot.clock(128, 50, ax=ax),
+    "clock": lambda ax=None: pn.plot.clock(128, ax=ax),
     "similarity": lambda ax=None: pn.plot.similarity(pn.Rotary(128), ax=ax),
     "similarity_matrix": lambda ax=None: pn.plot.similarity_matrix(pn.Rotary(128), 50, ax=ax),
     "compare": lambda ax=None: pn.plot.compare("llama-3", "llama-3.1", 8192, ax=ax),
@@ -33,6 +36,14 @@ def title(ax):
 def image(ax):
     (one,) = ax.images
     return np.ma.filled(one.get_array(), np.nan)
+
+
+def arrows(ax):
+    """Vectors [pair, token, 2] of the quiver of a rotation."""
+    (quiver,) = ax.collections
+    pairs = sum(text.get_text().endswith(("position", ")")) for text in ax.texts)
+    vectors = np.where(quiver.Umask, np.nan, [quiver.U, quiver.V])
+    return vectors.T.reshape(pairs, -1, 2)
 
 
 def curves_and_dots(ax):

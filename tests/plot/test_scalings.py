@@ -1,4 +1,4 @@
-"""Pictures of x before and after its rotation; frequencies and bands of scalings."""
+"""Pictures of scaled frequencies: parts of the unscaled ones, bands and bounds of the rules."""
 
 from __future__ import annotations
 
@@ -8,40 +8,13 @@ import numpy as np
 import pytest
 
 import posenc_native as pn
-from posenc_native.engines import reference
 from posenc_native.spectra.scaling import rotary_blend
 
 pytest.importorskip("matplotlib", reason="pictures need matplotlib, which is not installed")
 
-from plot_calls import LLAMA, QUERIES, SCALINGS, YARN, image, title
+from plot_calls import LLAMA, SCALINGS, title
 
 pytestmark = pytest.mark.usefixtures("figures")
-
-
-@pytest.mark.parametrize("pairing", ["half", "interleaved"])
-def test_rotation_before_and_after(pairing):
-    rope = pn.Rotary(128, pairing=pairing, scaling=YARN)
-    positions = np.arange(100, 148)
-    before, after = pn.plot.rotation(QUERIES, rope, positions)
-    assert np.array_equal(image(before), QUERIES)
-    expected = reference.apply_rotary(
-        QUERIES, positions, rope.inv_freq, "sd", pairing, 0, None, rope.scale, False, None
-    )
-    assert np.allclose(image(after), expected, rtol=0, atol=1e-12)
-    assert before.images[0].get_clim() == after.images[0].get_clim()
-    assert title(before) == "Before rotary positions 100 .. 147"
-    assert "scaling yarn factor 4" in title(after)
-    assert f"pairing {pairing}" in title(after)
-
-
-def test_rotation_is_not_ruled_by_one_dim():
-    """A dim a thousand times larger than all others, as trained models have, leaves shades."""
-    q = QUERIES.copy()
-    q[:, 5] = 1000.0
-    before, _ = pn.plot.rotation(q, LLAMA)
-    assert before.images[0].get_clim()[1] < 10
-    bar = before.images[0].colorbar or before.get_figure().axes[-1]
-    assert "2 % are beyond" in bar.get_ylabel()
 
 
 @pytest.mark.parametrize("name", SCALINGS)
@@ -57,7 +30,7 @@ def test_frequencies_are_parts_of_the_unscaled(name):
     assert np.array_equal(
         ax.lines[0].get_ydata(), np.where(parts > 0, parts, np.nan), equal_nan=True
     )
-    assert (ax.get_xlabel(), ax.get_ylabel()) == ("pair", "frequency, scaled / unscaled")
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("pair", "scaled / unscaled")
     ax.get_figure().canvas.draw()
     low, high = ax.get_ylim()
     assert low < parts[parts > 0].min()
@@ -93,14 +66,15 @@ def test_bands_are_those_of_the_rule(name):
 
 def test_bounds_are_marked_where_wavelengths_are():
     ax = pn.plot.frequencies(LLAMA)
-    marks = [line.get_xdata()[0] for line in ax.lines if line.get_linestyle() == "--"]
+    marks = [line for line in ax.lines if not line.get_label().startswith("_")]
     lengths = 2 * math.pi / pn.rotary_frequencies(128, 5e5)[0]
-    at = np.exp(np.interp(marks, np.arange(64), np.log(lengths)))
+    places = [line.get_xdata()[0] for line in marks]
+    at = np.exp(np.interp(places, np.arange(64), np.log(lengths)))
     assert np.allclose(at, [8192 / 4, 8192 / 1], rtol=1e-9)
-    words = " ".join(text.get_text() for text in ax.texts)
-    assert "4 turns in 8,192 (high_freq_factor)" in words
-    assert "1 turn in 8,192 (low_freq_factor)" in words
-    assert "first training: 8,192 positions" in words
+    assert len({line.get_linestyle() for line in marks}) == 2
+    first, second = (text.get_text() for text in ax.get_legend().get_texts())
+    assert first == "4 turns in 8,192 (high_freq_factor)"
+    assert second == "1 turn in 8,192 (low_freq_factor)\nfirst training: 8,192 positions"
 
 
 @pytest.mark.parametrize("name", ["llama3", "yarn", "yarn, bounds not rounded", "step"])
