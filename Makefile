@@ -14,8 +14,8 @@ SHELL_SCRIPTS := .ci/run scripts/aarch64.sh scripts/free_threaded.sh scripts/fuz
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all asan tsan mutants fuzz own-tests fuzz-core free-threaded check check-ruff check-mypy \
-	check-clang-format check-shellcheck check-workflows lint-tools actionlint audit format docs \
-	docs-links bench growth instructions gpu gpu-kit gpu-resources aarch64 wheels setup clean distclean
+	check-clang-format check-shellcheck check-workflows check-prose lint-tools actionlint audit format docs \
+	docs-links bench growth instructions gpu gpu-kit gpu-resources aarch64 wheels release setup clean distclean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,7 +47,7 @@ tsan:  ## tests on a build with ThreadSanitizer; PYTEST_ARGS=tests/engines
 	@$(SETUP) test oracles docs package
 	@TEST_JOBS=$(TEST_JOBS) scripts/sanitize.sh thread $(PYTEST_ARGS)
 
-check: check-ruff check-mypy check-clang-format check-shellcheck check-workflows  ## lint, form, types
+check: check-ruff check-mypy check-clang-format check-shellcheck check-workflows check-prose  ## lint, form, types, English
 
 check-ruff: lint-tools
 	$(BIN)/ruff format --check .
@@ -64,6 +64,11 @@ check-shellcheck: lint-tools
 
 check-workflows: lint-tools
 	$(BIN)/zizmor --offline --quiet .github
+
+# Spelling everywhere, style in documents and docstrings (docs/style.md).
+check-prose: lint-tools
+	git ls-files -z --cached --others --exclude-standard | xargs -0 $(BIN)/codespell
+	PYTHONPATH=scripts $(BIN)/python -m prose
 
 # mypy reads the types of what the package imports where it is there: of the demo's packages too.
 lint-tools:
@@ -147,6 +152,10 @@ free-threaded:  ## build and test for a Python without the interpreter lock; PYT
 wheels:  ## build wheels for the Pythons at hand, check them; PYTHONS='3.11 3.12' to choose
 	@$(SETUP) wheels
 	@scripts/wheels.sh
+
+release:  ## build all that a release publishes, try it where nothing compiles; ARGS='--pythons 3.11'
+	@$(SETUP) release
+	@$(BIN)/python scripts/release.py $(ARGS)
 
 setup:  ## the set-up of all the above at once, and git's pre-commit hooks
 	@$(SETUP) demo test lint docs bench package

@@ -92,14 +92,14 @@ def _toml(value: str | int) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """A row of the matrix: which test killed a mutant, or "" and the judgement of why none does."""
+    """A row of the matrix: which test killed a mutant, or "" and the judgment of why none does."""
 
     name: str
     file: str
     killed_by: str
     seconds: float
     reached_by: int
-    judgement: str = ""
+    judgment: str = ""
 
     @property
     def by_a_test(self) -> bool:
@@ -119,7 +119,7 @@ def load_found() -> dict[str, Found]:
                 row["killed_by"],
                 float(row["seconds"]),
                 int(row["reached_by"]),
-                row["judgement"],
+                row["judgment"],
             )
             for row in csv.DictReader(file)
         }
