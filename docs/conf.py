@@ -24,9 +24,11 @@ extensions = [
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
     "sphinx.ext.mathjax",
+    "sphinx_copybutton",
     "measured",
     "names",
     "picture",
+    "signatures",
     "strictly",
 ]
 exclude_patterns = ["_extensions"]
@@ -45,7 +47,7 @@ myst_links_external_new_tab = False
 # --- The reference
 
 autodoc_member_order = "bysource"
-# Docstrings say in words what an argument is, with its shape and unit.
+# Signatures get their types from _extensions/signatures.py; docstrings add shape and unit in words.
 autodoc_typehints = "none"
 # One argument a line where a signature is longer.
 maximum_signature_line_length = 80
@@ -64,15 +66,28 @@ public_modules = [
 # Names of other projects in docstrings, and where they are explained: one that is not here is an
 # error. (intersphinx would ask the network in every build.)
 _NUMPY = "https://numpy.org/doc/stable/reference/"
+_PYTHON = "https://docs.python.org/3/library/"
 _TORCH = "https://docs.pytorch.org/docs/stable/generated/"
 external_names = {
+    "Tensor": "https://docs.pytorch.org/docs/stable/tensors.html",
+    "Module": _TORCH + "torch.nn.Module.html",
+    "device": "https://docs.pytorch.org/docs/stable/tensor_attributes.html",
+    "ArrayLike": _NUMPY + "typing.html#numpy.typing.ArrayLike",
+    "ndarray": _NUMPY + "generated/numpy.ndarray.html",
+    "dtype": _NUMPY + "arrays.dtypes.html",
+    "Axes": "https://matplotlib.org/stable/api/axes_api.html",
+    "PathLike": _PYTHON + "os.html#os.PathLike",
+    **{
+        name: f"{_PYTHON}collections.abc.html#collections.abc.{name}"
+        for name in ("Callable", "Iterable", "Mapping", "Sequence")
+    },
     "numpy.random.Generator": _NUMPY + "random/generator.html#numpy.random.Generator",
     "torch.Generator": _TORCH + "torch.Generator.html",
     "torch.set_num_threads": _TORCH + "torch.set_num_threads.html",
 }
 
 # Files that link to each other where they are, and the pages that include them.
-included_files = {"ARCHITECTURE.md": "architecture"}
+included_files = {"ARCHITECTURE.md": "architecture", "docs/maintaining.md": "maintaining"}
 
 # --- Links that `make docs-links` follows
 
@@ -80,6 +95,10 @@ linkcheck_timeout = 20
 linkcheck_retries = 2
 
 # --- Pages
+
+# A copied block has no prompt; what a command prints is not copied.
+copybutton_prompt_text = r"\$ |>>> |\.\.\. "
+copybutton_prompt_is_regexp = True
 
 html_theme = "furo"
 html_title = f"posenc_native {release}"

@@ -4,7 +4,7 @@ Over |t| <= 1/8 turn, with y = t * t,
 
     sin(2 pi t) = t * (2 pi + y * S(y))      cos(2 pi t) = 1 + y * C(y)
 
-S minimises the absolute error of the sine, C that of the cosine, both exact at t = 0. The first
+S minimizes the absolute error of the sine, C that of the cosine, both exact at t = 0. The first
 coefficient of the sine, 2 pi, is printed as two numbers: the error of its rounding would otherwise
 be the largest of all.
 

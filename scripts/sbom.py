@@ -3,7 +3,7 @@
     python scripts/sbom.py OUTPUT --version 0.1.0 --highway DIRECTORY --pybind11 DIRECTORY ...
 
 cmake/Sbom.cmake runs it with the directories of the headers that the build uses; versions are what
-these headers say. NOTICE has the licences of all that can be named here.
+these headers say. NOTICE has the licenses of all that can be named here.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any, NamedTuple
 
 
 class Part(NamedTuple):
-    """Code of somebody else: under which licence, and where it comes from."""
+    """Code of somebody else: under which license, and where it comes from."""
 
-    licence: dict[str, Any]
+    license: dict[str, Any]
     url: str
     purl: str
 
 
 def _spdx(expression: str) -> dict[str, Any]:
-    """A licence, or a licence and its exception, by the names of https://spdx.org/licenses."""
+    """A license, or a license and its exception, by the names of https://spdx.org/licenses."""
     if " " in expression:
         return {"expression": expression}
     return {"license": {"id": expression}}
@@ -108,7 +108,7 @@ def component(name: str, version: str, libraries: list[str]) -> dict[str, Any]:
         "bom-ref": purl,
         "name": name,
         "version": version,
-        "licenses": [part.licence],
+        "licenses": [part.license],
         "purl": purl,
         "externalReferences": [{"type": "website", "url": part.url}],
         "properties": [{"name": LIBRARY, "value": each} for each in libraries],

@@ -225,9 +225,9 @@ def _missed_goals() -> list[str]:
                     str(len(entries)),
                 ]
             )
-        headings = ["row", "goal", "worst", "there", "cases"]
+        headings = ["row", "goal", "worst value", "in this case", "cases"]
         lines += [
-            f"**{column}**: {len(tally.missed)} are missed.",
+            f"**{column}**: {len(tally.missed)} goals are missed.",
             "",
             *tables.markdown(headings, rows, 5),
             "",
@@ -247,7 +247,7 @@ def _gpu_machine() -> list[str]:
     of = ", ".join(dict.fromkeys(commit for _, commit in commits))
     where = f"{machine['device']}, {machine['multiprocessors']} multiprocessors"
     with_what = f"CUDA {machine['cuda']}, driver {machine['driver']}; {packages}"
-    return [f"{where}, {with_what}. Recorded {machine['date']} of {of}."]
+    return [f"{where}, {with_what}. Recorded {machine['date']}, commit {of}."]
 
 
 def _gpu() -> list[str]:

@@ -18,10 +18,13 @@ a module as it stands there: pictures in characters, to which other docstrings r
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
+import itertools
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from docutils import nodes
@@ -165,7 +168,7 @@ def _arguments(thing: Any) -> set[str]:
 
 def _elsewhere(
     app: Sphinx, env: BuildEnvironment, node: addnodes.pending_xref, content: nodes.TextElement
-) -> nodes.reference | None:
+) -> nodes.Node | None:
     """Where a name is that is not of the docstring's own module.
 
     It is one of `posenc_native`, without the module's name, or one of another project's, whose
@@ -176,8 +179,22 @@ def _elsewhere(
     name = node["reftarget"]
     if found := env.domains.python_domain.objects.get(f"posenc_native.{name}"):
         return make_refnode(app.builder, node["refdoc"], found.docname, found.node_id, content)
-    address = app.config.external_names.get(name)
-    return nodes.reference("", "", content, internal=False, refuri=address) if address else None
+    if address := app.config.external_names.get(name):
+        return nodes.reference("", "", content, internal=False, refuri=address)
+    # A class of ours in a signature that a user gets and never makes: its methods tell.
+    return content if node["reftype"] == "class" and _is_ours(name) else None
+
+
+def _is_ours(name: str) -> bool:
+    return name in _classes()
+
+
+@functools.cache
+def _classes() -> frozenset[str]:
+    """All of the package; by its sources, since modules are imported when they are first needed."""
+    sources = (Path(__file__).parents[2] / "posenc_native").rglob("*.py")
+    found = (re.findall(r"^class (\w+)", path.read_text("utf-8"), re.M) for path in sources)
+    return frozenset(itertools.chain.from_iterable(found))
 
 
 # --- Everything public is there

@@ -7,7 +7,8 @@
   in their order; other programs are in NOT_RUN, with the reason. So are those in blocks that are
   shown by their indentation.
 - ```` ```json ```` has to be JSON and ```` ```yaml ```` YAML, whose steps are commands as those of
-  console; ```` ```text ```` is what something prints.
+  console; ```` ```text ```` is what something prints; ```` ```diff ```` has a test of
+  its own.
 - `<!-- skip: next "reason" -->` before a block leaves it out, and pytest says so; with
   `if(condition, reason="reason")`, which sees the names of the page, where the condition holds.
 
@@ -67,10 +68,10 @@ NOT_RUN = {
     "make": "sets up the repository; continuous integration runs the targets",
     "pip": "installs packages",
 }
-LANGUAGES = {"python", "console", "json", "yaml", "text"}
+LANGUAGES = {"python", "console", "json", "yaml", "text", "diff"}
 # Directives that hold no code.
 DIRECTIVES = {
-    *("toctree", "reference", "head", "measured", "include", "math"),
+    *("toctree", "reference", "head", "measured", "include", "math", "glossary"),
     *("note", "warning", "tip", "figure", "image"),
 }
 COLON_DIRECTIVE = re.compile(r"^ *:{3,} *\{([\w:-]+)\}", re.M)
