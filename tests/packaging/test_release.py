@@ -282,3 +282,27 @@ def test_the_examples_that_a_release_runs_are_those_of_readme():
     blocks = release.readme_blocks()
     assert len(blocks) >= 3
     assert sum("torch" not in block and "hf" not in block for block in blocks) >= 1
+
+
+def test_commands_of_a_workflow_run_here(tmp_path, monkeypatch, capfd):
+    pytest.importorskip("yaml", reason="needs PyYAML")
+    import workflow_steps
+
+    with pytest.raises(SystemExit, match="has the jobs sdist, wheels, publish, not none"):
+        workflow_steps.main(["release", "none"])
+    repository = tmp_path / "repository"
+    (repository / ".github/workflows").mkdir(parents=True)
+    (repository / ".github/workflows/a.yml").write_text(
+        "jobs:\n  b:\n    steps:\n      - uses: actions/checkout@v1\n"
+        "      - run: echo said $WORD; git log --format=%s\n      - name: fails\n        run: exit 3\n"
+        "      - run: echo not reached\n"
+    )
+    git = ("git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(repository))
+    for command in (("init", "-q"), ("add", "-A"), ("commit", "-qm", "first")):
+        subprocess.run([*git, *command], check=True)
+    monkeypatch.setattr(workflow_steps, "ROOT", repository)
+    assert workflow_steps.main(["a", "b", "WORD=hello"]) == 3
+    said = capfd.readouterr().out
+    assert "left out: actions/checkout@v1" in said
+    assert "said hello\nfirst\n" in said
+    assert "not reached" not in said
