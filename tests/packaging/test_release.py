@@ -294,7 +294,8 @@ def test_commands_of_a_workflow_run_here(tmp_path, monkeypatch, capfd):
     (repository / ".github/workflows").mkdir(parents=True)
     (repository / ".github/workflows/a.yml").write_text(
         "jobs:\n  b:\n    steps:\n      - uses: actions/checkout@v1\n"
-        "      - run: echo said $WORD; git log --format=%s\n      - name: fails\n        run: exit 3\n"
+        "      - run: echo said $WORD; git log --format=%s\n      - name: fails\n"
+        "        run: exit 3\n"
         "      - run: echo not reached\n"
     )
     git = ("git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(repository))
