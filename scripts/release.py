@@ -185,6 +185,10 @@ with open("path/to/model/config.json", "w") as file:
     json.dump({"model_type": "llama", "head_dim": 64, "rope_theta": 500000.0,
                "hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 2,
                "intermediate_size": 64, "vocab_size": 16, "num_hidden_layers": 2}, file)
+if has["torch"] and has["transformers"]:
+    import transformers
+    made = transformers.AutoConfig.from_pretrained("path/to/model")
+    transformers.AutoModelForCausalLM.from_config(made).save_pretrained("path/to/model")
 ran = 0
 for block in json.loads(sys.argv[1]):
     needs = {"torch": "torch" in block or "nn as pnn" in block or "import hf" in block,

@@ -76,11 +76,11 @@ COLUMNS = (
         gpu=True,
     ),
 )
-# rotary-embedding-torch has neighboring pairs alone: a case of its own, with its own time of ours.
+# rotary-embedding-torch has interleaved pairs alone: a case of its own, with its own time of ours.
 NEIGHBORS = Column(
     "neighbors",
     "",
-    "rotary, neighboring pairs\nCPU",
+    "rotary, interleaved pairs\nCPU",
     "rotary, q 32 + k 8 heads x 4096 x 128, torch bfloat16, interleaved, 1 thread",
 )
 
@@ -125,7 +125,7 @@ LIBRARIES = (
     Library(
         "rotary-embedding-torch",
         "torch operations",
-        "neighbors",
+        "interleaved",
         {
             "error": ("rotary-embedding-torch", ""),
             "neighbors": ("rotary-embedding-torch", "fresh"),
@@ -137,7 +137,7 @@ LIBRARIES = (
         "both",
         {"gpu": ("flash-attn (Triton), twice", "in place")},
     ),
-    Library("Liger Kernel", "Triton, GPU only", "halves", {"gpu": ("Liger", "in place")}),
+    Library("Liger Kernel", "Triton, GPU only", "half", {"gpu": ("Liger", "in place")}),
     Library("TransformerEngine", "CUDA, GPU only", "both", {}, "not measured"),
 )
 
@@ -188,7 +188,7 @@ def _cells(library: Library) -> Iterator[str]:
         if time is None and column.key == "rotary" and "neighbors" in library.of:
             ours = report.duration(seconds(NEIGHBORS, LIBRARIES[0]) or 0.0, 2)
             time = seconds(NEIGHBORS, library)
-            yield f"{report.duration(time or 0.0, 2)} (here {ours})"
+            yield f"{report.duration(time or 0.0, 2)} (posenc_native: {ours})"
         else:
             missing = library.on_gpu if column.gpu else ""
             yield missing if time is None else report.duration(time, 2)

@@ -16,7 +16,7 @@ AnyError = TypeVar("AnyError", bound=Exception)
 
 
 class Fault(NamedTuple):
-    """An argument that is not as expected, with a suggested fix."""
+    """An argument that is not as expected, with a suggested fix if one is known."""
 
     function: str
     argument: str

@@ -24,8 +24,8 @@ def patch(model: Any, *, inplace: bool | None = None, fuse_norm: bool = False) -
         model: a model of transformers, diffusers or timm, any module that contains one (a wrapper,
             an adapter), or a diffusers pipeline. In a pipeline its diffusers models are patched,
             not its text encoders. Weights and buffers must be loaded (not on the meta device).
-        inplace: whether to rotate q and k in place instead of into fresh memory, which for long
-            prompts takes several times as long. Never done while a gradient is recorded.
+        inplace: whether to rotate q and k in place instead of into new memory; writing there takes
+            several times as long for long prompts. Never done while a gradient is recorded.
 
             None, the default: in place if nothing else can see it. Every call with heads of 4 MiB
             or more checks this. The code of the attention or of its processor must assign the

@@ -1,4 +1,7 @@
-"""Modules that make tables from position ids with any number of coordinates: most for text."""
+"""Modules that make tables from position ids with any number of coordinates.
+
+They are nearly all modules for text.
+"""
 
 from __future__ import annotations
 

@@ -263,7 +263,8 @@ class LearnedRotaryEmbedding(nn.Module):
 
     Args:
         head_dim: width of a head, which q and k must have; or a `posenc_native.Rotary`, or a module
-            that has one, which provides the initial frequencies and all other arguments.
+            that has one, which provides the initial frequencies, pairing, axis_map, rotary_start,
+            scale and the default layout.
         inv_freq: the initial frequencies, radians per position: ``[P]``, ``[H, P]`` for different
             frequencies per head, ``[A, H, P]`` for positions with several axes (mixed frequencies);
             default those of `posenc_native.Rotary` with `base`.

@@ -4,8 +4,8 @@
   names, from top to bottom, where it says so (GO_ON); else, as in README.md, they stand alone.
 - ```` ```{picture} ```` runs alone, as it does when the page is built.
 - ```` ```console ````: after `$ `, commands of this package run, and print the lines that follow,
-  in their order; other programs are in NOT_RUN, with the reason. So are those in blocks that are
-  shown by their indentation.
+  in their order, "..." standing for others; other programs are in NOT_RUN, with the reason. So are
+  those in blocks that are shown by their indentation.
 - ```` ```json ```` has to be JSON and ```` ```yaml ```` YAML, whose steps are commands as those of
   console; ```` ```text ```` is what something prints; ```` ```diff ```` has a test of
   its own.
@@ -94,7 +94,11 @@ MISSING = [name for name in IMPORTS if importlib.util.find_spec(name) is None]
 # What a page says whose blocks need names of earlier ones.
 GO_ON = "*The blocks of this page go on from each other: run them from the top.*"
 # What a page calls path/to/model.
-MODEL = '{"model_type": "llama", "head_dim": 64, "rope_theta": 500000.0, "num_hidden_layers": 2}'
+MODEL = {
+    "model_type": "llama", "head_dim": 64, "rope_theta": 500000.0, "num_hidden_layers": 2,
+    "hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 2,
+    "intermediate_size": 64, "vocab_size": 16,
+}  # fmt: skip
 
 
 # --- What blocks do
@@ -164,7 +168,7 @@ def run_console(example: Example) -> str | None:
             return f"{command}: exit status {status}\n{said.getvalue()}"
         lines = iter(said.getvalue().splitlines())
         for line in printed:
-            if line not in lines:
+            if line != "..." and line not in lines:
                 return f"{command}: does not print {line!r} (in this order)\n{said.getvalue()}"
     return None
 
@@ -226,11 +230,22 @@ BLOCKS = [(page, example) for page in PAGES for example in parse(page)]
 def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Path]:
     """A directory for each page, with a model in it: a block may read what one before it wrote."""
     found = {page: tmp_path_factory.mktemp(page.stem) for page in PAGES}
-    for directory in found.values():
+    for page, directory in found.items():
         model = directory / "path" / "to" / "model"
         model.mkdir(parents=True)
-        (model / "config.json").write_text(MODEL, encoding="utf-8")
+        (model / "config.json").write_text(json.dumps(MODEL), encoding="utf-8")
+        if "AutoModelForCausalLM.from_pretrained(" in page.read_text(encoding="utf-8"):
+            write_weights(model)
     return found
+
+
+def write_weights(model: Path) -> None:
+    if "transformers" in MISSING:
+        return
+    import transformers
+
+    config = transformers.AutoConfig.from_pretrained(model)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(model)
 
 
 @pytest.fixture

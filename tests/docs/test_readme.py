@@ -20,9 +20,9 @@ def test_the_losses_are_those_of_the_example(text):
     exact, single = recorded["losses"]["exact"], recorded["losses"]["float32"]
     rounded = recorded["losses"]["bfloat16"]
     found = re.search(
-        r"no loss up to position 1 million \((\S+) against (\S+)\), (\S+) at 4 million and "
-        r"(\S+) at 16 million\. .* cast to bfloat16 does it fail early, from (\d+) on\. .* "
-        r"the loss is still (\S+) at 64 million\.",
+        r"loss up to position 1 million \(float32 (\S+), exact (\S+)\), and adds (\S+) at "
+        r"4 million and (\S+) at 16 million\. .* cast to bfloat16 does it fail "
+        r"early, from (\d+) on\. .* the loss is still (\S+) at 64 million\.",
         text,
     )
     assert found

@@ -152,7 +152,7 @@ def _compare_in_place(
     try:
         results = as_tuple(call(**given, inplace=True))
     except (ValueError, RuntimeError) as error:  # RuntimeError: torch.compile's, with its text
-        found.expect("placed as the result" in str(error), f"{about}: in place: {error}")
+        found.expect("placed like the result" in str(error), f"{about}: in place: {error}")
         expected = before  # nothing has been written
     else:
         found.expect(
