@@ -126,7 +126,7 @@ def _accuracy(rows: list[dict[str, Any]]) -> list[str]:
             cells = (errors.get(position) for position in positions)
             lines.append([peer, *("" if e is None else f"{e:.1e}" for e in cells)])
     heading = _dated("position", _results()["accuracy_recorded"])
-    headings = [heading, *(f"{p:,}".replace(",", " ") for p in positions)]
+    headings = [heading, *(f"{p:,}" for p in positions)]
     return tables.markdown(headings, lines, 1)
 
 

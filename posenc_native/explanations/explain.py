@@ -51,7 +51,7 @@ def explain(config: Any, **unknown: NoReturn) -> Explanation:
         >>> print(report)
         Rotary encoding of llama
         Each pair of numbers in a query or key is turned by an angle that grows with the position of
-        its token, so that the product of the two depends on how far apart they are.
+        its token, so that the score of the two depends only on how far apart they are.
         <BLANKLINE>
         All layers
           All 8 dims of a head are rotated, as 4 pairs: dim i with dim i + 4 ("half").

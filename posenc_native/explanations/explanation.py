@@ -13,7 +13,7 @@ from .words import WIDTH, layer_numbers, wrapped
 
 _INTRODUCTION = (
     "Each pair of numbers in a query or key is turned by an angle that grows with the position of "
-    "its token, so that the product of the two depends on how far apart they are."
+    "its token, so that the score of the two depends only on how far apart they are."
 )
 
 NOPE = "No rotary encoding (NoPE): queries and keys are used unchanged at every position."

@@ -125,9 +125,12 @@ def _what_is_missing(given: str, path: Path, said: str) -> str:
     found = _HUB_NAME.fullmatch(given)
     if found is None or path.suffix == ".json":
         return said
+    from difflib import get_close_matches
     from fnmatch import fnmatch
 
     name = found["name"]
+    if near := get_close_matches(name.lower(), rotary_presets(), n=1, cutoff=0.8):
+        return f"{said}; did you mean the preset {near[0]!r}?"
     like = [
         preset
         for preset, facts in rotary_presets().items()

@@ -190,8 +190,12 @@ class RotaryEmbedding(RotatingModule):
     Functions that take a `Rotary` (`posenc_native.rerotate`, pictures) also take the module.
 
     Shape:
-        q, k in the layout; they may differ in heads. positions None for 0 .. s-1, ``[s]`` or
-        ``[b, s]``.
+        q, k in the layout; they may differ in heads. positions None for 0 .. s-1, an int p
+        for p .. p + s - 1, ``[s]`` or ``[b, s]``.
+
+    ``preset(name)`` and ``from_config(config)`` make the rotation of a published model. ``append``
+    rotates and writes to a KV cache, ``norm`` normalizes and rotates, ``bind`` checks once for a
+    loop.
 
     Raises:
         ValueError, TypeError: as in `posenc_native.Rotary` and `posenc_native.apply_rotary_qk`; or

@@ -202,8 +202,9 @@ def apply_rotary_qk(
         inplace: write the results to `q` and `k`.
         out: a pair ``(q_out, k_out)`` of memory for the results; `q` and `k` themselves rotate in
             place.
-        inv_freq, layout, pairing, axis_map, scale, inverse, out_pairing, contiguous: as in
-            `apply_rotary`.
+        inv_freq: frequencies ``[P]``, radians per position, or a `Rotary` (or a module that has
+            one), which also provides pairing, scale and the other options.
+        layout, pairing, axis_map, scale, inverse, out_pairing, contiguous: as in `apply_rotary`.
 
     Returns:
         ``(q, k)`` rotated; the arguments themselves if in place, `out` if it is given.

@@ -46,7 +46,10 @@ class Rotary(Verbs):
     """How a model rotates: frequencies, pairing and slice, without any buffer.
 
     A Rotary is immutable; it can be shared, copied, pickled and compared. ``model.half()`` casts
-    nothing in it, and nothing is lost on the meta device.
+    nothing in it, and nothing is lost on the meta device. ``Rotary.preset(name)`` and
+    ``Rotary.from_config(config)`` make the rotation of a published model. A Rotary is called with q
+    and k; ``apply`` rotates one of them, ``append`` rotates and writes to a KV cache, ``norm``
+    normalizes and rotates, ``bind`` checks once for a loop, ``tables`` gives cosines and sines.
 
     Args:
         head_dim: width of a head; q and k must have it.

@@ -90,6 +90,7 @@ def test_explain_refuses_what_is_no_file(
         ("empty", "cannot read empty: the folder has no config.json"),
         ("no.json", "cannot read no.json: No such file or directory\n"),
         (hub, f"nothing is downloaded here; `hf download {hub} config.json` prints the path"),
+        ("lama-3.1", "No such file or directory; did you mean the preset 'llama-3.1'?"),
         (hub, "and the preset 'llama-3.1' describes it"),
         ("https://huggingface.co/Qwen/Qwen3-8B", "`hf download Qwen/Qwen3-8B config.json`"),
         ("x" * 5000, "File name too long"),

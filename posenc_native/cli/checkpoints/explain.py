@@ -46,9 +46,10 @@ def explain(
     needed. GGUF, YAML and --plot need one package each; an error names it.
 
     Args:
-        path: a file, or its folder; megatron:PATH names its format, PATH+{...} adds overrides,
-            as vLLM's --hf-overrides does
-        preset: the name of a published model instead of a path (--list-presets of `plot`)
+        path: a file, its folder, or a preset like llama-3.1; megatron:PATH names its format,
+            PATH+{...} adds overrides, as vLLM's --hf-overrides does
+        preset: the name of a published model instead of a path (`posenc-native table rotary
+            --list-presets` prints them)
         json: print one JSON object, for programs
         as_: print the equivalent entries for another engine; what they cannot express is printed
             on stderr, and the exit status is then 1
