@@ -65,6 +65,12 @@ def names_like(name: str, names: Iterable[str], cutoff: float = 0.6) -> list[str
     return difflib.get_close_matches(text, [*names], n=3, cutoff=cutoff)
 
 
+def did_you_mean(name: object, names: Iterable[str]) -> str:
+    """A hint for a name that is not one of these but like one; else ""."""
+    near = names_like(name, names, cutoff=0.7) if isinstance(name, str) else []
+    return f"did you mean {near[0]!r}?" if near else ""
+
+
 def add_hint(error: BaseException, hint: str) -> None:
     """Add a suggested fix to an error about an argument."""
     fault = fault_of(error)

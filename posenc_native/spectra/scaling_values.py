@@ -13,6 +13,7 @@ import numpy as np
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
+from posenc_native.base.errors import did_you_mean
 
 from .frequencies import FloatArray
 
@@ -38,12 +39,14 @@ class ScalingValues:
         rule = ROTARY_SCALINGS.get(self.rope_type)
         if rule is None:
             expected = f"one of {', '.join(ROTARY_SCALINGS)}"
-            wrong_value(function, "scaling['rope_type']", expected, repr(self.rope_type))
+            hint = did_you_mean(self.rope_type, ROTARY_SCALINGS)
+            wrong_value(function, self._name("rope_type"), expected, repr(self.rope_type), hint)
         for key in scaling:
             if key not in rule.keys and key not in KEYS_OF_EVERY_TYPE:
                 keys = ", ".join(rule.keys) or "there is none"
                 expected = f"a key of rope_type {self.rope_type} ({keys})"
-                wrong_value(function, "scaling", expected, repr(key))
+                hint = did_you_mean(key, rule.keys + KEYS_OF_EVERY_TYPE)
+                wrong_value(function, "scaling", expected, repr(key), hint)
         for key in self._given:
             if key in _POSITIVE or key in _NOT_NEGATIVE:
                 self.number(key)

@@ -17,6 +17,20 @@ def test_unknown_rope_type_names_those_known():
         rotary_frequencies(64, scaling={"rope_type": "su"})
 
 
+@pytest.mark.parametrize(
+    ("scaling", "hint"),
+    [
+        ({"rope_type": "yarm"}, r"got 'yarm'; did you mean 'yarn'\?$"),
+        ({"rope_type": "linear", "factr": 2.0}, r"got 'factr'; did you mean 'factor'\?$"),
+        ({"rope_type": "linear", "colors": 2.0}, r"got 'colors'$"),
+        ({"rope_type": "linear", 3: 2.0}, r"got 3$"),
+    ],
+)
+def test_a_misspelled_name_gets_a_suggestion(scaling, hint):
+    with pytest.raises(ValueError, match=hint):
+        rotary_frequencies(64, scaling=scaling)
+
+
 HIGH = "high_freq_factor"
 YARN = {"rope_type": "yarn", **REQUIRED["yarn"]}
 LONG_ROPE = {"rope_type": "longrope", **REQUIRED["longrope"]}
