@@ -160,7 +160,8 @@ def test_a_quick_run_fills_in_every_row(tmp_path, run_benchmarks):
                  "relative: decode",
                  "relative: diagonal sums", "relative: Shaw scores", "rotary: learned",
                  "relative: shift, forward and backward", "relative: ALiBi, forward and backward",
-                 "add sinusoidal, forward and backward")  # fmt: skip
+                 "add sinusoidal, forward and backward",
+                 "selective: forward and backward")  # fmt: skip
         assert {"fresh"} < modes or case["case"].startswith(fresh)
         for row in case["rows"]:
             if "skipped" in row:
