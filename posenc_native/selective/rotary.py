@@ -118,7 +118,9 @@ def selective_rotary_qk(
         unknown_keywords(FUNCTION, unknown, selective_rotary_qk)
     check_given(selective_rotary_qk, q, k, steps)
     to: Any = inplace if out is None else out
-    if order == "contiguous" and (type(to) is bool or (type(to) is tuple and not inplace)):
+    if order == "contiguous" and (
+        type(to) is bool if out is None else type(out) is tuple and not inplace
+    ):
         results: Any = backend.door.selective_rotary_qk(
             q, k, steps, state, starts, layout, pairing, rotary_start, scale, inverse, out_pairing,
             to,

@@ -298,6 +298,7 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     ),
     "an unknown order": ({"order": "ring"}, ValueError, "order: expected one of contiguous, zig"),
     "one out": ({"out": (np.ones(3),)}, TypeError, "out: expected a pair"),
+    "a bool as out": ({"out": True}, TypeError, "out: expected a pair .*, got bool"),
 }  # fmt: skip
 
 
