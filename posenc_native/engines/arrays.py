@@ -253,7 +253,11 @@ class Arrays:
             return self._beside(value)
         array = arguments.as_array(self.function, argument, value)
         arguments.check_dtype(self.function, argument, array.dtype, dtypes)
-        return self._beside(self.xp.tensor(array, device=self.device)) if self.is_torch else array
+        if not self.is_torch:
+            return array
+        if array.dtype.char in "qQ":  # NumPy has two names for 64-bit integers; torch knows one
+            array = array.view(np.dtype(array.dtype.name))
+        return self._beside(self.xp.tensor(array, device=self.device))
 
     def _common_device(self, tensors: dict[str, Any], device: Any) -> Any:
         """The common device of all tensors and the given one, if any; "cuda" is any GPU."""

@@ -326,6 +326,18 @@ def test_what_is_wrong_is_said(name: str, tensors: bool) -> None:
         assert np.array_equal(given[1], k)
 
 
+def test_integers_that_only_uint64_holds_are_refused_by_name() -> None:
+    torch = pytest.importorskip("torch")
+    q, steps = np.zeros((3, 2), np.float32), np.zeros((3, 1), np.float32)
+    for of in (np.asarray, torch.as_tensor):
+        for starts, words in ((2**63, "shape"), (np.array([2**63], np.ulonglong), "rising")):
+            with pytest.raises(ValueError, match=f"^selective_rotary_qk: starts: .*{words}"):
+                pn.selective_rotary_qk(of(q), of(q), of(steps), starts=starts, layout="td")
+        longlong = np.array([0, 3], np.ulonglong)
+        rotated = pn.selective_rotary_qk(of(q), of(q), of(steps), starts=longlong, layout="td")
+        assert rotated[0].shape == (3, 2)
+
+
 # --- derivatives ---
 
 
