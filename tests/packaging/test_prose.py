@@ -8,6 +8,7 @@ from places import ROOT
 
 sys.path.insert(0, str(ROOT / "scripts"))
 pytest.importorskip("proselint", reason="requirements/lint.txt has it; `make check` installs it")
+pytest.importorskip("mdit_py_plugins", reason="requirements/lint.txt has it, as `make check`")
 
 from prose import __main__ as prose
 from prose import extract, facts, rules
