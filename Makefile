@@ -17,35 +17,41 @@ SHELL_SCRIPTS := .ci/run scripts/aarch64.sh scripts/free_threaded.sh scripts/fuz
 	check-clang-format check-shellcheck check-workflows check-prose lint-tools actionlint audit format docs \
 	docs-links bench growth instructions gpu gpu-kit gpu-resources aarch64 wheels release setup clean distclean
 
-help:  ## this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo
-	@echo "  PYTHON=python3.12   the interpreter of a new virtual environment (default: python3)"
-	@echo "  VENV=DIR            where the virtual environment is (default: .venv)"
+# A line `##@ Title` begins a group of the list; a target with `##` is in it.
+help:
+	@awk -F ':.*## ' '/^##@ / { printf "\n%s\n", substr($$0, 5) } \
+		/^[a-z0-9-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@printf '\n%s\n' "Variables"
+	@echo "  PYTHON=python3.12    the interpreter of a new virtual environment (default: python3)"
+	@echo "  VENV=DIR             where the virtual environment is (default: .venv)"
+
+##@ Begin here
+
+# Processes that share the test files. Two use two cores well; each takes up to 4 GiB.
+TEST_JOBS ?= 2
 
 demo:  ## set up, build, run a real model both ways; ARGS='--text FILE' for another text
 	@$(SETUP) demo native-package
 	@$(BIN)/python -m posenc_native demo $(ARGS)
 
-# Processes that share the test files. Two use two cores well; each takes up to 4 GiB.
-TEST_JOBS ?= 2
-
 test:  ## set up, build, run the tests; PYTEST_ARGS='-k rotary -x' to choose some
 	@$(SETUP) test oracles docs package
 	@$(BIN)/python -m pytest --numprocesses $(TEST_JOBS) --dist loadfile $(PYTEST_ARGS)
 
-test-all:  ## the slow tests too, and every SIMD target: what takes an hour
-	@$(SETUP) test oracles docs package
-	@POSENC_TEST_TARGETS=all $(BIN)/python -m pytest --numprocesses $(TEST_JOBS) --dist loadfile -m "" \
-		$(PYTEST_ARGS)
+# Warnings are errors: a reference that leads nowhere, a missing picture, a public name without a page.
+SPHINX_BUILD = $(BIN)/python -m sphinx --fail-on-warning --keep-going --jobs auto --quiet \
+	--doctree-dir build/docs/doctrees
 
-asan:  ## tests on a build with AddressSanitizer and UndefinedBehaviorSanitizer; PYTEST_ARGS=tests/base
-	@$(SETUP) test oracles docs package
-	@TEST_JOBS=$(TEST_JOBS) scripts/sanitize.sh address $(PYTEST_ARGS)
+docs:  ## set up, build, make the documentation: build/docs/html/index.html
+	@$(SETUP) docs native-package
+	@$(SPHINX_BUILD) --builder html docs build/docs/html
+	@echo "build/docs/html/index.html"
 
-tsan:  ## tests on a build with ThreadSanitizer; PYTEST_ARGS=tests/engines
-	@$(SETUP) test oracles docs package
-	@TEST_JOBS=$(TEST_JOBS) scripts/sanitize.sh thread $(PYTEST_ARGS)
+bench:  ## set up, build, and compare with peers and the memory limit; ARGS='--filter rotary' for a part
+	@$(SETUP) bench package
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+##@ Check
 
 check: check-ruff check-mypy check-clang-format check-shellcheck check-workflows check-prose  ## lint, form, types, English
 
@@ -80,6 +86,42 @@ format: lint-tools  ## put sources and tables into the project's form
 	$(BIN)/python scripts/model_rows.py --write
 	$(BIN)/clang-format -i $(CXX_SOURCES)
 
+test-all:  ## the slow tests too, and every SIMD target: what takes an hour
+	@$(SETUP) test oracles docs package
+	@POSENC_TEST_TARGETS=all $(BIN)/python -m pytest --numprocesses $(TEST_JOBS) --dist loadfile -m "" \
+		$(PYTEST_ARGS)
+
+asan:  ## tests on a build with AddressSanitizer and UndefinedBehaviorSanitizer; PYTEST_ARGS=tests/base
+	@$(SETUP) test oracles docs package
+	@TEST_JOBS=$(TEST_JOBS) scripts/sanitize.sh address $(PYTEST_ARGS)
+
+tsan:  ## tests on a build with ThreadSanitizer; PYTEST_ARGS=tests/engines
+	@$(SETUP) test oracles docs package
+	@TEST_JOBS=$(TEST_JOBS) scripts/sanitize.sh thread $(PYTEST_ARGS)
+
+free-threaded:  ## build and test for a Python without the interpreter lock; PYTHON=python3.14t
+	@scripts/free_threaded.sh $(ARGS)
+
+aarch64:  ## build for Arm, compare bits and test under an emulator; ARGS=tests/rotary
+	@$(SETUP) aarch64 qemu package
+	@TEST_JOBS=$(TEST_JOBS) scripts/aarch64.sh $(ARGS)
+
+mutants:  ## plant ten known faults and see the test of each fail; ARGS=--all: every one, in an hour
+	@$(SETUP) test oracles docs mutants package
+	@PYTHONPATH=scripts $(BIN)/python -m mutants $(ARGS)
+
+fuzz:  ## set up, build, call everything at random; ARGS='--seconds 3600 --jobs 2', --planted
+	@$(SETUP) test package
+	@$(BIN)/python -m fuzz $(ARGS)
+
+fuzz-core:  ## the checks and the arithmetic of csrc/core under libFuzzer; ARGS='600 calls'
+	@scripts/fuzz.sh $(ARGS)
+
+# A compiler is all that it needs.
+own-tests:  ## timm's own tests of its models, patched, in half an hour; ARGS='-k eva02_tiny' for some
+	@$(SETUP) test oracles package
+	@scripts/own_tests.sh $(ARGS)
+
 actionlint:  ## check the workflows' expressions, inputs and shell; needs a network
 	@$(SETUP) workflows
 	@$(BIN)/actionlint -shellcheck $(BIN)/shellcheck
@@ -89,21 +131,10 @@ audit:  ## ask which pinned packages have a known vulnerability; needs a network
 	@$(SETUP) audit
 	@$(BIN)/pip-audit --strict --disable-pip --no-deps --requirement requirements/constraints.txt
 
-# Warnings are errors: a reference that leads nowhere, a missing picture, a public name without a page.
-SPHINX_BUILD = $(BIN)/python -m sphinx --fail-on-warning --keep-going --jobs auto --quiet \
-	--doctree-dir build/docs/doctrees
-
-docs:  ## set up, build, make the documentation: build/docs/html/index.html
-	@$(SETUP) docs native-package
-	@$(SPHINX_BUILD) --builder html docs build/docs/html
-	@echo "build/docs/html/index.html"
-
 docs-links: docs  ## see whether the addresses that the documentation names still answer
 	@$(SPHINX_BUILD) --builder linkcheck docs build/docs/linkcheck
 
-bench:  ## set up, build, and compare with peers and the memory limit; ARGS='--filter rotary' for a part
-	@$(SETUP) bench package
-	@$(BIN)/python -m benchmarks $(ARGS)
+##@ Measure
 
 growth:  ## set up, build, and time as work grows, with a picture; ARGS='--curve dim' for a part
 	@$(SETUP) bench package
@@ -112,22 +143,6 @@ growth:  ## set up, build, and time as work grows, with a picture; ARGS='--curve
 instructions:  ## count the instructions of kernels with valgrind; ARGS=--compare: since the record
 	@$(SETUP) bench valgrind package
 	@$(BIN)/python -m benchmarks.studies.instructions $(ARGS)
-
-fuzz:  ## set up, build, call everything at random; ARGS='--seconds 3600 --jobs 2', --planted
-	@$(SETUP) test package
-	@$(BIN)/python -m fuzz $(ARGS)
-
-mutants:  ## plant ten known faults and see the test of each fail; ARGS=--all: every one, in an hour
-	@$(SETUP) test oracles docs mutants package
-	@PYTHONPATH=scripts $(BIN)/python -m mutants $(ARGS)
-
-# A compiler is all that it needs.
-own-tests:  ## timm's own tests of its models, patched, in half an hour; ARGS='-k eva02_tiny' for some
-	@$(SETUP) test oracles package
-	@scripts/own_tests.sh $(ARGS)
-
-fuzz-core:  ## the checks and the arithmetic of csrc/core under libFuzzer; ARGS='600 calls'
-	@scripts/fuzz.sh $(ARGS)
 
 # No set-up: a machine with a GPU has its own torch, and often no network.
 gpu:  ## test, check and time on a machine with a GPU, in calls of nine minutes; ARGS='--steps tests'
@@ -142,12 +157,7 @@ gpu-resources:  ## set up, build, judge what each CUDA kernel takes: registers, 
 	@$(SETUP) package
 	@$(BIN)/python scripts/gpu_resources.py $(ARGS)
 
-aarch64:  ## build for Arm, compare bits and test under an emulator; ARGS=tests/rotary
-	@$(SETUP) aarch64 qemu package
-	@TEST_JOBS=$(TEST_JOBS) scripts/aarch64.sh $(ARGS)
-
-free-threaded:  ## build and test for a Python without the interpreter lock; PYTHON=python3.14t
-	@scripts/free_threaded.sh $(ARGS)
+##@ Release
 
 wheels:  ## build wheels for the Pythons at hand, check them; PYTHONS='3.11 3.12' to choose
 	@$(SETUP) wheels
@@ -156,6 +166,8 @@ wheels:  ## build wheels for the Pythons at hand, check them; PYTHONS='3.11 3.12
 release:  ## build all that a release publishes, try it where nothing compiles; ARGS='--pythons 3.11'
 	@$(SETUP) release
 	@$(BIN)/python scripts/release.py $(ARGS)
+
+##@ The working copy
 
 setup:  ## the set-up of all the above at once, and git's pre-commit hooks
 	@$(SETUP) demo test lint docs bench package

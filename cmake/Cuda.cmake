@@ -1,4 +1,13 @@
-# Enables CUDA where there is a compiler for it (POSENC_CUDA=AUTO), or demands it (ON).
+# Enables CUDA where there are a GPU and a compiler for it (POSENC_CUDA=AUTO), or demands the compiler
+# (ON). posenc_no_cuda says why AUTO leaves the kernels out.
+#
+# A GPU: the driver of Linux, or that of Windows underneath one. Without one the kernels would take
+# minutes to compile for nobody; who builds for another machine says POSENC_CUDA=ON.
+set(posenc_no_cuda)
+if(POSENC_CUDA STREQUAL AUTO AND NOT EXISTS /proc/driver/nvidia/version AND NOT EXISTS /dev/dxg)
+  set(posenc_no_cuda "this machine has no NVIDIA GPU (POSENC_CUDA=ON compiles them nevertheless)")
+  return()
+endif()
 include(CheckLanguage)
 check_language(CUDA)
 
@@ -60,7 +69,9 @@ if(CMAKE_CUDA_COMPILER)
   string(APPEND CMAKE_CUDA_FLAGS " --fmad=false --Werror=cross-execution-space-call")
   string(APPEND CMAKE_CUDA_FLAGS " -Xfatbin=-compress-all")
   string(APPEND CMAKE_CUDA_FLAGS " -Xcompiler=-Wall,-Wextra,-Wno-unknown-pragmas")
-elseif(POSENC_CUDA STREQUAL ON)
+elseif(POSENC_CUDA STREQUAL AUTO)
+  set(posenc_no_cuda "there is no nvcc 11.8 or newer (CUDACXX in the environment names one)")
+else()
   message(FATAL_ERROR "POSENC_CUDA=ON, but there is no CUDA compiler (nvcc 11.8 or newer): "
                       "set CUDACXX to it")
 endif()

@@ -19,9 +19,8 @@
 #   VENV                      its directory (default: .venv in the repository)
 #   POSENC_TORCH              ON, OFF or AUTO; ON here by default: a torch that the build does not
 #                             find is an error, never a silently smaller package
-#   POSENC_CUDA               ON, OFF or AUTO: CUDA kernels in the torch operators. AUTO, where there
-#                             is an nvcc, is the default on a machine with a GPU; on others OFF, since
-#                             they take a minute and a half to compile
+#   POSENC_CUDA               ON, OFF or AUTO: CUDA kernels in the torch operators. AUTO, the default:
+#                             where there are a GPU and an nvcc
 #   CUDAARCHS                 the GPUs to build for, 90 by default; `native`, or 80-real;90-real ...
 #   POSENC_TARGETS            the SIMD targets to build: some of AVX3;AVX2;SSE4 (default: all)
 # pip's own variables (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS ...) and CMake's (CXX,
@@ -215,17 +214,13 @@ choose_build() {
   read -r built cuda < <(head -n 1 "$stamps/package" 2>/dev/null) || true
   if [[ $built == package ]]; then package=package; fi
   if [[ -z ${POSENC_CUDA:-} && -n ${cuda:-} && $cuda != OFF ]]; then POSENC_CUDA=$cuda; fi
-  if [[ -z ${POSENC_CUDA:-} ]]; then
-    # The driver of Linux, or that of Windows underneath one.
-    if [[ -e /proc/driver/nvidia/version || -e /dev/dxg ]]; then POSENC_CUDA=AUTO; else POSENC_CUDA=OFF; fi
-  fi
   if [[ $package == package ]]; then
     POSENC_CUDA_ON_HOST=ON # tests/engines/test_cuda_on_host.py
   else
     POSENC_CUDA_ON_HOST=OFF
     POSENC_TARGETS=${POSENC_TARGETS:-native}
   fi
-  export POSENC_CUDA POSENC_CUDA_ON_HOST POSENC_TARGETS=${POSENC_TARGETS:-}
+  export POSENC_CUDA=${POSENC_CUDA:-AUTO} POSENC_CUDA_ON_HOST POSENC_TARGETS=${POSENC_TARGETS:-}
   export CUDAARCHS=${CUDAARCHS:-90} # one is enough to work on; wheels are built for all
 }
 
@@ -261,23 +256,36 @@ start_build() {
 }
 stop_build() { kill -- "-$build" 2>/dev/null || true; }
 
-# What the compilers have come to, every few seconds until the build ends.
+# What the compilers have come to, once a minute until the build ends: files done, of all, and how
+# long they took. What CMake says first: what is compiled and how long that takes (cmake/Announce.cmake).
+# The argument is an expression for the lines of it that matter here.
 show_progress() {
-  local step
-  while sleep 10 && kill -0 "$build" 2>/dev/null; do
+  local said='' step minutes=0
+  while sleep 1 && kill -0 "$build" 2>/dev/null; do
+    if [[ -z $said ]] && said=$(announced "$1") && [[ -n $said ]]; then echo "$said"; fi
+    ((SECONDS / 60 > minutes)) || continue
+    minutes=$((SECONDS / 60))
     # [12/58] Building CXX object CMakeFiles/posenc_cpu_AVX2.dir/csrc/cpu/rotary.cc.o
-    step=$(grep -aoE '^ *\[[0-9]+/[0-9]+\] .*' "$stamps/build.log" | tail -n 1) || continue
-    sed -E "s/^ */    $((SECONDS / 60)) min $((SECONDS % 60)) s  /; s/ Building [A-Z]+ object CMakeFiles\// /;
-      s/\.dir\// /; s/\.o$//" <<<"$step"
+    step=$(grep -aoE '^ *\[[0-9]+/[0-9]+\]' "$stamps/build.log" | tail -n 1 | tr -cd '0-9/') || continue
+    echo "    after $minutes min: ${step/\// of } files"
   done
 }
 
-# Runs the build and shows what it does; the end of its log if it fails.
+# announced LINES: the head of CMake's announcement and those of its lines, once it is complete.
+announced() {
+  grep -aE '^ *-- Configuring done' "$stamps/build.log" >/dev/null || return 0
+  # What is left takes less than it says.
+  [[ -n $ahead ]] || sed -nE 's/^ *-- posenc_native: (compiling from nothing .*)/    \1/p' "$stamps/build.log"
+  sed -nE "s/^ *--   (($1).*)/      \\1/p" "$stamps/build.log"
+}
+
+# build LINES: runs the build and shows what it does; the end of its log if it fails.
 build() {
   local build progress status=0
   start_build
   trap 'stop_build; exit 1' INT TERM
-  show_progress &
+  SECONDS=0
+  show_progress "$1" &
   progress=$!
   wait "$build" || status=$?
   kill "$progress" 2>/dev/null || true
@@ -296,36 +304,27 @@ ahead=
 build_ahead() {
   if [[ -z $package || -e $stamps/torch ]]; then return 0; fi
   install_requirements build
-  say "Compiling the kernels meanwhile: $(effort)"
+  say "Compiling the kernels while packages are being installed"
   # Without CUDA, which is a part of the operators: POSENC_CUDA=ON would find them missing.
-  (POSENC_TORCH=OFF POSENC_CUDA=OFF build) &
+  (POSENC_TORCH=OFF POSENC_CUDA=OFF build '[0-9].* (CPU kernels|CUDA kernels as host code)') &
   ahead=$!
   trap 'kill "$ahead" 2>/dev/null || true' EXIT
 }
 
-effort() {
-  if [[ $package == native-package ]]; then
-    echo "two minutes of one core, half of that with two"
-  else
-    echo "six minutes of one core, half of that with two"
-  fi
-}
-
 install_package() {
+  local what='[0-9n].*' # all lines: times, and what is not compiled
   if [[ -n $ahead ]]; then
     if kill -0 "$ahead" 2>/dev/null; then say "Waiting for the kernels"; fi
     wait "$ahead" || exit 1
     trap - EXIT
+    what='[0-9].* (operators|CUDA kernels, for)|no '
   fi
   if package_is_built; then return 0; fi
-  local what=": what is left"
-  if [[ -z $ahead ]]; then what=", from nothing $(effort)"; fi
-  say "Building posenc_native (torch operators: $POSENC_TORCH, CUDA: $POSENC_CUDA," \
-    "SIMD: ${POSENC_TARGETS:-all})$what"
+  say "Building posenc_native${ahead:+: what is left}"
   rm -f "$stamps/package"
   # The time that counts is that of the start: a file saved while the compiler runs is newer.
   build_state >"$stamps/package.new"
-  build
+  build "$what"
   mv "$stamps/package.new" "$stamps/package"
   touch "$stamps/system" # whatever may be missing, it was not needed
 }

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import re
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from places import ROOT
@@ -105,3 +109,47 @@ def test_an_unknown_target(tmp_path):
     status, said = targets(tmp_path, "-DPOSENC_TARGETS=AVX9")
     assert status != 0
     assert "POSENC_TARGETS: expected some of AVX3;AVX2;SSE4, or native, got AVX9" in said
+
+
+def announced(tmp_path, *options, **settings):
+    """What a build says at its start, of these targets and options."""
+    before = "".join(f'set({name} "{value}")\n' for name, value in settings.items())
+    module = ROOT / "cmake" / "Announce.cmake"
+    question = f'set(Python_EXECUTABLE "{sys.executable}")\n{before}include({module})\n'
+    status, said = configure(tmp_path, "Targets.cmake", question, *options, languages="CXX")
+    assert status == 0, said
+    return said
+
+
+@ON_X86
+def test_a_build_says_what_it_compiles_for_how_long_and_what_shortens_it(tmp_path):
+    cores = len(os.sched_getaffinity(0))
+    every = announced(tmp_path, POSENC_TORCH="AUTO", posenc_no_cuda="no GPU")
+    assert "CPU kernels and the NumPy module, for AVX-512, AVX2, SSE4" in every
+    assert "(POSENC_TARGETS=native compiles for this processor alone)" in every
+    assert "no operators for torch: this build sees no torch" in every
+    assert "no CUDA kernels" not in every  # they are a part of the operators
+    few = announced(tmp_path, "-DPOSENC_TARGETS=AVX2", POSENC_TORCH="OFF")
+    assert "for AVX2 -- " in f"{few} -- "
+    assert "operators" not in few
+    head = rf"takes about ((?:(\d+) min)? ?(?:(\d+) s)?) on {cores} free cores:"
+    times = [re.search(head, said) for said in (every, few)]
+    first, second = (60 * int(of[2] or 0) + int(of[3] or 0) for of in times)
+    assert 0 < second < first
+
+
+CUDA = 'message(STATUS "reason: ${posenc_no_cuda}.")\n'
+
+
+@pytest.mark.skipif(
+    any(Path(name).exists() for name in ("/proc/driver/nvidia/version", "/dev/dxg")),
+    reason="this machine has a GPU: runs where there is none",
+)
+def test_without_a_gpu_cuda_is_compiled_on_request_alone(tmp_path):
+    """An nvcc that lies around costs nobody minutes."""
+    status, said = configure(tmp_path, "Cuda.cmake", CUDA, "-DPOSENC_CUDA=AUTO", languages="CXX")
+    assert status == 0, said
+    assert "reason: this machine has no NVIDIA GPU (POSENC_CUDA=ON compiles them" in said
+    nowhere = ("-DPOSENC_CUDA=ON", f"-DCMAKE_CUDA_COMPILER={tmp_path / 'nvcc'}")
+    status, said = configure(tmp_path, "Cuda.cmake", CUDA, *nowhere, languages="CXX")
+    assert status != 0

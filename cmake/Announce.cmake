@@ -1,0 +1,102 @@
+# Says at the start of a build what it compiles, how long this takes on this machine's cores, and the
+# variables that shorten it. `pip install -v .` and scripts/setup.sh show it; `pip install .` hides
+# what builds say.
+#
+# Seconds of one of two cores that are both busy, of an AMD EPYC (Zen 4), from nothing: measured
+# with `pip install -v .`, divided among the parts as .ninja_log has them. A part that takes long is
+# worth a line here.
+set(posenc_seconds_module 40)
+set(posenc_seconds_AVX3 160)
+set(posenc_seconds_AVX2 100)
+set(posenc_seconds_SSE4 90)
+set(posenc_seconds_operators 20)
+set(posenc_seconds_gpu 200) # the first compute capability: the compiler proper runs once for 8.0 to 9.0
+set(posenc_seconds_next_gpu 60)
+set(posenc_seconds_on_host 120)
+set(posenc_words_AVX3 AVX-512)
+set(posenc_words_AVX2 AVX2)
+set(posenc_words_SSE4 SSE4)
+
+execute_process(
+  COMMAND ${Python_EXECUTABLE} -c
+    "import os; print(len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count())"
+  OUTPUT_VARIABLE posenc_cores
+  OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+
+# Seconds of one core, as time on all of them: "2 min 30 s".
+function(as_time seconds result)
+  math(EXPR seconds "(${seconds} + ${posenc_cores} - 1) / ${posenc_cores}")
+  math(EXPR seconds "(${seconds} + 9) / 10 * 10")
+  math(EXPR minutes "${seconds} / 60")
+  math(EXPR seconds "${seconds} % 60")
+  set(words)
+  if(minutes)
+    list(APPEND words "${minutes} min")
+  endif()
+  if(seconds)
+    list(APPEND words "${seconds} s")
+  endif()
+  list(JOIN words " " words)
+  set(${result} "${words}" PARENT_SCOPE)
+endfunction()
+
+set(posenc_total 0)
+set(posenc_announced)
+# announce(seconds words): a part, and what shortens it.
+function(announce seconds words)
+  as_time(${seconds} time)
+  math(EXPR total "${posenc_total} + ${seconds}")
+  set(posenc_total ${total} PARENT_SCOPE)
+  set(posenc_announced ${posenc_announced} "${time}: ${words}" PARENT_SCOPE)
+endfunction()
+
+if(posenc_targets)
+  set(seconds ${posenc_seconds_module})
+  set(names)
+  foreach(target ${posenc_targets})
+    math(EXPR seconds "${seconds} + ${posenc_seconds_${target}}")
+    list(APPEND names ${posenc_words_${target}})
+  endforeach()
+  list(JOIN names ", " names)
+  set(shorter "")
+  list(LENGTH posenc_targets number)
+  if(number GREATER 1)
+    set(shorter " (POSENC_TARGETS=native compiles for this processor alone)")
+  endif()
+  announce(${seconds} "CPU kernels and the NumPy module, for ${names}${shorter}")
+else()
+  math(EXPR seconds "${posenc_seconds_module} + ${posenc_seconds_AVX2}")
+  announce(${seconds} "CPU kernels and the NumPy module")
+endif()
+set(posenc_no_operators)
+if(TARGET _torch_ops)
+  announce(${posenc_seconds_operators} "operators for torch (POSENC_TORCH=OFF leaves them out)")
+elseif(NOT POSENC_TORCH STREQUAL OFF AND NOT POSENC_TORCH_LIBRARY)
+  set(posenc_no_operators "this build sees no torch >= 2.10 (pip install --no-build-isolation . shows it yours)")
+endif()
+if(TARGET posenc_cuda)
+  set(seconds ${posenc_seconds_gpu})
+  set(gpus ${posenc_cuda_architectures})
+  list(FILTER gpus EXCLUDE REGEX virtual)
+  list(LENGTH gpus number)
+  if(number GREATER 1)
+    math(EXPR seconds "${seconds} + (${number} - 1) * ${posenc_seconds_next_gpu}")
+  endif()
+  list(JOIN gpus ", " gpus)
+  announce(${seconds} "CUDA kernels, for ${gpus} (CUDAARCHS=native compiles for the GPU here, \
+POSENC_CUDA=OFF for none)")
+endif()
+if(POSENC_CUDA_ON_HOST)
+  announce(${posenc_seconds_on_host} "CUDA kernels as host code, for tests (POSENC_CUDA_ON_HOST=OFF \
+leaves them out)")
+endif()
+as_time(${posenc_total} posenc_total)
+message(STATUS "posenc_native: compiling from nothing takes about ${posenc_total} on ${posenc_cores} free cores:")
+foreach(part ${posenc_announced})
+  message(STATUS "  ${part}")
+endforeach()
+if(posenc_no_operators)
+  message(STATUS "  no operators for torch: ${posenc_no_operators}")
+elseif(posenc_no_cuda)
+  message(STATUS "  no CUDA kernels: ${posenc_no_cuda}")
+endif()
