@@ -1,4 +1,4 @@
-"""Position encodings, exact at any length, at memory speed, for NumPy and torch.
+"""Position encodings, exact at any length, in one pass over memory, for NumPy and torch.
 
     import posenc_native as pn
 
@@ -238,7 +238,8 @@ _MODULES = {name: module for module, names in _PLACES.items() for name in names.
 
 late.torch_is_there()  # checked again when a function is first used
 
-# These import torch or matplotlib, so they are imported only when used.
+# These import torch or matplotlib, so they are imported only when used. If one cannot be imported,
+# its name stands for an `Unavailable` module, and the error comes when that is used.
 _OPTIONAL = ("flex", "hf", "nn", "plot")
 
 
@@ -252,7 +253,7 @@ if not TYPE_CHECKING:
             globals()[name] = found  # the next lookup does not come here
             return found
         if name in _OPTIONAL:
-            return importlib.import_module(f".{name}", __name__)
+            return _optional(name)
         text = f"module {__name__!r} has no attribute {name!r}"
         rooms = [room for room in _OPTIONAL if f'"{name}"' in _exported(room)]
         if rooms and not name.startswith("_"):
@@ -263,6 +264,16 @@ if not TYPE_CHECKING:
             if said := name_hint(name):
                 text += f"; {said}"
         raise AttributeError(text, name=name, obj=sys.modules[__name__])
+
+    def _optional(room):
+        """A submodule, or what stands for it while a package that it needs is missing."""
+        try:
+            return importlib.import_module(f".{room}", __name__)
+        except ImportError as error:
+            from .base.optional import Unavailable
+
+            # The same object in all threads; a later import of the submodule replaces it.
+            return globals().setdefault(room, Unavailable(f"{__name__}.{room}", error))
 
     def _exported(room):
         """The __all__ of a submodule as text: importing it for a typo would import torch."""

@@ -17,6 +17,7 @@ import numpy as np
 from numpy import ndarray
 
 from posenc_native.base import arguments
+from posenc_native.base.caches import Cache
 from posenc_native.base.descriptions import DESCRIBED, check_none_beside, description_in
 from posenc_native.base.errors import blame, fault_of
 from posenc_native.base.pairs import (
@@ -96,7 +97,12 @@ def run(call: Call, contiguous: bool = False) -> Any:
     except (ValueError, TypeError) as error:
         names = ("x",) if len(inputs) == 1 else ("q", "k")
         operands = {name: x for name, x in zip(names, inputs, strict=False) if x is not None}
-        hint_at(error, _with_defaults(rotation), **operands)
+        cache = Cache(*call.cache) if call.cache else None
+        asked = call.rotation
+        if isinstance(asked, Rotation) and arguments.is_count(asked.positions):
+            # Expanded along an axis that may be the wrong one.
+            rotation = rotation._replace(positions=asked.positions)
+        hint_at(error, _with_defaults(rotation), cache, **operands)
         raise
 
 

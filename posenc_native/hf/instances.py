@@ -7,10 +7,11 @@ a record of the changes.
 from __future__ import annotations
 
 import ast
+import copy
 import linecache
 import types
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, cast
 
 import torch
@@ -146,6 +147,18 @@ class _State:
     dtypes: dict[str, torch.dtype]  # the dtypes of the guarded buffers without the guard
     originals: dict[str, Tensor]
     attributes: dict[str, Any]  # the previous values
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuse to be pickled with the functions that were put in: they have no module."""
+        if self.put:
+            raise TypeError(
+                "a patched model cannot be pickled; call handle.undo() first (or "
+                "posenc_native.hf.unpatch(model)), or save model.state_dict()"
+            )
+        return super().__reduce_ex__(protocol)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _State:
+        return _State(*(copy.deepcopy(getattr(self, each.name), memo) for each in fields(self)))
 
 
 def slot(module: nn.Module, name: str) -> str:

@@ -107,8 +107,8 @@ def patch(model: Any, *, inplace: bool | None = None, fuse_norm: bool = False) -
     - ``torch.compile(model, fullgraph=True)`` works; patch and undo *before* compiling, or call
       ``torch.compiler.reset()`` after. ``torch.jit.script`` does not accept a patched model.
     - ``copy.deepcopy(model)`` gives a separate patched model; `unpatch` restores it.
-    - ``pickle`` of a whole model (``torch.save(model)``) does not work while it is patched;
-      ``save_pretrained`` and ``state_dict`` do.
+    - ``pickle`` of a whole model (``torch.save(model)``) raises a TypeError while methods of
+      it are patched: call ``handle.undo()`` first. ``save_pretrained`` and ``state_dict`` work.
 
     Example::
 

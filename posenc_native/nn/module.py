@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from posenc_native.base import arguments
 from posenc_native.base.calls import call_arguments
+from posenc_native.base.suggestions.vocabulary import MISSING, check_given, takes_words
 from posenc_native.relative.heads import shown_heads
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class Described(nn.Module):
@@ -36,6 +40,31 @@ class Described(nn.Module):
 
 
 _WRITTEN = (int, float, str, tuple, range)  # types of attributes that are shown: no parameters
+
+
+class Rotating(nn.Module):
+    """A module that rotates q and k. Its ``apply`` is torch's, and says so if it gets a tensor."""
+
+    _for_one_tensor = "for queries alone write module(q, None)"
+
+    @takes_words
+    def apply(self, fn: Callable[[nn.Module], None], *others: Any, **options: Any) -> Self:
+        """Call a function with this module, like every ``torch.nn.Module.apply``.
+
+        It does not rotate: ``module.rope.apply(x, positions)`` of a `RotaryEmbedding` does.
+        """
+        check_given(Rotating.apply, fn, owner=self)
+        if others or options or not callable(fn):
+            function = f"{type(self).__name__}.apply"
+            expected = "one function of a module, as in torch.nn.Module.apply"
+            given = ", ".join([*(type(value).__name__ for value in (fn, *others)), *options])
+            arguments.wrong_type(function, "fn", expected, given, self._for_one_tensor)
+        return super().apply(fn)
+
+    def _check_both(self, q: Any, k: Any) -> None:
+        """TypeError for a call with q alone."""
+        if k is MISSING:
+            check_given(type(self).forward, q, k, owner=self, k=self._for_one_tensor)
 
 
 def positive_size(function: str, argument: str, value: int) -> int:

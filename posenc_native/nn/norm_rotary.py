@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from posenc_native.base import arguments
 from posenc_native.base.calls import call_arguments
 from posenc_native.base.norms import NORMS
+from posenc_native.base.suggestions.vocabulary import takes_words
 
 from .module import positive_size
 from .placement import local_heads
@@ -133,6 +134,7 @@ class NormRotaryEmbedding(RotatingModule):
         for weight in self.parameters():
             weight.fill_(1.0 - self.weight_offset)
 
+    @takes_words
     def forward(
         self,
         q: Tensor,
@@ -143,6 +145,7 @@ class NormRotaryEmbedding(RotatingModule):
         contiguous: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """Norm and rotate q and k; arguments as in `RotaryEmbedding.forward`."""
+        self._check_both(q, k)
         if contiguous:
             function = type(self).__name__
             q = arguments.in_order(function, q, inplace)

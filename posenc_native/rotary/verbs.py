@@ -10,6 +10,12 @@ import numpy.typing as npt
 
 from posenc_native.base import arguments
 from posenc_native.base.rotation import Rotation
+from posenc_native.base.suggestions.vocabulary import (
+    MISSING,
+    check_given,
+    check_words,
+    takes_words,
+)
 from posenc_native.engines import backend, late
 from posenc_native.engines.rotations import Call, run
 from posenc_native.qkv.append import rotary_append
@@ -37,6 +43,10 @@ if TYPE_CHECKING:
     from posenc_native.base.rotation import CallOptions
 
 __all__ = ["BoundRotary"]
+
+# Hints for a call without k.
+ONE_TENSOR = "for one tensor write rope.apply(q)"
+ONE_IS_NONE = "for queries alone write k=None"
 
 
 class Verbs:
@@ -91,6 +101,7 @@ class Verbs:
     def __call__(self, q: Item, k: None, positions: NumbersOfTwo = ..., *, inplace: bool = ...,
         contiguous: bool = ..., **turn: Unpack[CallOptions],
     ) -> tuple[Item, None]: ...  # fmt: skip
+    @takes_words
     def __call__(
         self,
         q: Any,
@@ -101,6 +112,7 @@ class Verbs:
         inverse: bool = False,
         inplace: bool = False,
         contiguous: bool = False,
+        **unknown: NoReturn,
     ) -> tuple[Any, Any]:
         """Rotate queries and keys: `apply_rotary_qk` with this description.
 
@@ -118,6 +130,8 @@ class Verbs:
         Raises:
             ValueError, TypeError: as in `apply_rotary_qk`; or heads have another width.
         """
+        if unknown:
+            check_words(Verbs.__call__, unknown, self)
         if not contiguous:
             place = self.layout if layout is None else layout
             rotated = backend.door.call_bound(
@@ -131,6 +145,8 @@ class Verbs:
             )  # fmt: skip
             if rotated is not NotImplemented:
                 return rotated  # type: ignore[no-any-return]
+        if k is MISSING:
+            check_given(Verbs.__call__, q, k, owner=self, k=ONE_TENSOR)
         rotation = self._rotation(positions, layout, inverse)
         return run(Call("apply_rotary_qk", (q, k), rotation, inplace), contiguous)  # type: ignore[no-any-return]
 
@@ -141,6 +157,7 @@ class Verbs:
     def apply(self, x: SupportsArray[Number], positions: Numbers | None = ..., *,
               out: OutArray = ..., contiguous: bool = ...,
               **turn: Unpack[CallOptions]) -> Array[Number]: ...  # fmt: skip
+    @takes_words
     def apply(
         self,
         x: Any,
@@ -150,8 +167,13 @@ class Verbs:
         inverse: bool = False,
         contiguous: bool = False,
         out: Any = None,
+        **unknown: NoReturn,
     ) -> Any:
         """Rotate one array or tensor: `apply_rotary` with this description."""
+        if unknown:
+            check_words(Verbs.apply, unknown, self)
+        if x is MISSING:
+            check_given(Verbs.apply, x, owner=self)
         rotation = self._rotation(positions, layout, inverse)
         return run(Call("apply_rotary", (x,), rotation, out), contiguous)
 
@@ -168,6 +190,7 @@ class Verbs:
     @overload
     def norm(self, q: Item, k: None, positions: Numbers | None = ...,
              **options: Unpack[NormCallOptions]) -> tuple[Item, None]: ...  # fmt: skip
+    @takes_words
     def norm(
         self,
         q: Any,
@@ -191,8 +214,11 @@ class Verbs:
             >>> float(np.abs(q[0, 0, 0]).max()), float(np.abs(k[0, 0, 0]).max())
             (2.0, 1.0)
         """
+        if k is MISSING:
+            check_given(Verbs.norm, q, k, owner=self, k=ONE_IS_NONE)
         return norm_rotary_qk(q, k, positions, self, **options)
 
+    @takes_words
     def append(
         self,
         q: Any,
@@ -221,8 +247,11 @@ class Verbs:
             >>> bool((keys[:, :, 7:8] == rope.apply(k, 7)).all())
             True
         """
+        if slots is MISSING:
+            check_given(Verbs.append, q, k, v, positions, keys, values, slots, owner=self)
         return rotary_append(q, k, v, positions, self, keys, values, slots, **options)
 
+    @takes_words
     def bind(
         self,
         q: Any,
@@ -231,6 +260,7 @@ class Verbs:
         layout: str | None = None,
         inverse: bool = False,
         inplace: bool = False,
+        **unknown: NoReturn,
     ) -> BoundRotary:
         """Check q and k once, for a loop that rotates others like them.
 
@@ -261,6 +291,8 @@ class Verbs:
             >>> bool((k == rope(np.ones_like(k), np.ones_like(k), 102)[1]).all())
             True
         """
+        check_words(Verbs.bind, unknown, self)
+        check_given(Verbs.bind, q, k, owner=self, k=ONE_TENSOR)
         self._check_width("Rotary", "q", q)
         layout = self.layout if layout is None else layout
         native: Any = NotImplemented
@@ -300,6 +332,7 @@ class BoundRotary:
     def __call__(
         self, q: SupportsArray[Number], k: SupportsArray[Number], positions: Numbers
     ) -> Pair[Array[Number]]: ...
+    @takes_words
     def __call__(self, q: Any, k: Any, positions: Any) -> Any:
         """Rotate queries and keys.
 
@@ -318,6 +351,9 @@ class BoundRotary:
             rotated = self._native(q, k, positions)
             if rotated is not NotImplemented:
                 return rotated
+        if positions is MISSING:
+            of_rope = f"{ONE_TENSOR}, of the Rotary"
+            check_given(BoundRotary.__call__, q, k, positions, owner=self, k=of_rope)
         return self._rotary(q, k, positions, **self._options)
 
     def __repr__(self) -> str:

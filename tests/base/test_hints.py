@@ -19,7 +19,15 @@ FREQ = pn.rotary_frequencies(8)[0]  # 4 frequencies, for heads of 8
 AT = np.arange(5)
 MASK = np.ones((2, 5), bool)
 ROPE = pn.Rotary(8)
+FULL = pn.FullWidthRotary.of_dims(8, np.ones(8))
 SWAPPED = (2, 5, 3, 8)  # bshd
+
+
+def append(of: Any, shape: tuple[int, ...], slots: Any = AT) -> Any:
+    """An append to caches of this shape, with or without slots."""
+    places = () if slots is None else (of(slots),)
+    return ROPE.append(*(of(x()) for _ in "qkv"), None, of(x(*shape)), of(x(*shape)), *places)
+
 
 # name: (a call of arrays made by `of`, what its message has, what it has not)
 CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
@@ -92,7 +100,23 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     "positions of no axis": (
         lambda of: pn.apply_rotary(of(x()), of(np.arange(7)), FREQ), "got [7]", "layout",
     ),
-    "no positions": (lambda of: pn.apply_rotary(of(x(5, 3, 8)), None, FREQ), "4 axes", "?"),
+    "no axis in its place": (lambda of: ROPE.apply(of(x(5, 8))), '; layout="sd"?', "thd"),
+    "three axes": (
+        lambda of: ROPE.apply(of(x(5, 3, 8))),
+        ('got shape [5, 3, 8]; write layout="thd" for [tokens, heads, dims], "hsd" for [heads, '
+         'tokens, dims], "bsd" for [batch, tokens, dims]'), "?",
+    ),
+    "three axes, at a position": (
+        lambda of: ROPE.apply(of(x(5, 8, 8)), 7), '; write layout="thd" for [tokens', "?",
+    ),
+    "three axes of q and k": (
+        lambda of: ROPE(of(x(5, 3, 8)), of(x(5, 3, 8))), '; write layout="thd" for [tokens', "?",
+    ),
+    "four axes": (
+        lambda of: pn.Rotary(8, layout="thd").apply(of(x())),
+        ('; write layout="bhsd" for [batch, heads, tokens, dims], "bshd" for [batch, tokens, '
+         'heads, dims]'), "?",
+    ),
     "heads that share keys": (
         lambda of: pn.apply_rotary_qk(of(x(1, 5, 8, 8)), of(x(1, 5, 2, 8)), None, FREQ),
         '; layout="bshd"?', "different",
@@ -135,6 +159,74 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     "heads as n": (
         lambda of: pn.apply_rotary(of(x()), None, FREQ, layout="b s n d"), '; layout="bshd"?', "",
     ),
+    # --- one tensor
+    "a Rotary of one": (
+        lambda of: ROPE(of(x())),
+        "Rotary: arguments: expected q, k, got no k; for one tensor write rope.apply(q)", "Verbs",
+    ),
+    "a Rotary of one, at positions": (
+        lambda of: ROPE(of(x()), positions=of(AT)), "got no k; for one tensor write rope.ap", "",
+    ),
+    "a bound step of one": (
+        lambda of: ROPE.bind(of(x()), of(x()))(of(x())),
+        "expected q, k, positions, got no k, positions; for one tensor write rope.apply(q)", "",
+    ),
+    "a bound step without positions": (
+        lambda of: ROPE.bind(of(x()), of(x()))(of(x()), of(x())),
+        "got no positions; write positions=None for 0 .. s - 1", "",
+    ),
+    "one bound": (lambda of: ROPE.bind(of(x())), "Rotary.bind: arguments: ", "Verbs"),
+    "a rotation of full width": (
+        lambda of: FULL(of(x())), "FullWidthRotary: arguments: expected q, k, got no k; for", "",
+    ),
+    "one normed": (
+        lambda of: ROPE.norm(of(x())),
+        "Rotary.norm: arguments: expected q, k, got no k; for queries alone write k=None", "Verbs",
+    ),
+    "one by frequencies": (
+        lambda of: pn.apply_rotary_qk(of(x()), positions=None, inv_freq=FREQ),
+        "got no k; for one tensor write apply_rotary(x, positions, inv_freq)", "",
+    ),
+    "one by tables": (
+        lambda of: pn.apply_rotary_qk_tables(of(x()), cos=of(x(5, 4)), sin=of(x(5, 4))),
+        "got no k; for one tensor write apply_rotary_tables(x, cos, sin)", "",
+    ),
+    "nothing": (lambda of: ROPE(), "Rotary: arguments: expected q, k, got no q, k", ";"),
+    "a word of others": (
+        lambda of: ROPE(of(x()), of(x()), offset=3),
+        "Rotary: offset: expected a keyword of q, k, positions, layout", "Verbs",
+    ),
+    "a word of others, for one": (
+        lambda of: ROPE.apply(of(x()), start_pos=3), "; write positions=3, the position of", "Ver",
+    ),
+    # --- caches
+    "no slots": (
+        lambda of: append(of, (2, 3, 9, 8), slots=None),
+        ("Rotary.append: arguments: expected q, k, v, positions, keys, values, slots, got no "
+         "slots; write slots=..., the place of each token in the cache"), "inv_freq",
+    ),
+    "pages": (lambda of: append(of, (10, 16, 3, 8)), '; cache_layout="pshd"?', "phsd"),
+    "pages by head": (lambda of: append(of, (10, 3, 16, 8)), '; cache_layout="phsd"?', "pshd"),
+    "pages, by tables": (
+        lambda of: pn.rotary_append_tables(
+            *(of(x()) for _ in "qkv"), of(x(5, 4)), of(x(5, 4)), of(x(10, 16, 3, 8)),
+            of(x(10, 16, 3, 8)), of(AT),
+        ),
+        'b = 2, got shape [10, 16, 3, 8]; cache_layout="pshd"?', "layout=b",
+    ),
+    "pages of as many slots as heads": (
+        lambda of: append(of, (10, 3, 3, 8)),
+        ('; write cache_layout="pshd" for [pages, slots, heads, dims], "phsd" for [pages, heads, '
+         'slots, dims]'), "?",
+    ),
+    "rows or pages": (
+        lambda of: append(of, (2, 9, 3, 8)),
+        ('; write cache_layout="bshd" for [batch, slots, heads, dims], "pshd" for [pages, slots, '
+         'heads, dims]'), "?",
+    ),
+    "a pool": (lambda of: append(of, (9, 3, 8)), '; cache_layout="shd"?', ""),
+    "a cache of other heads": (lambda of: append(of, (2, 4, 9, 8)), "keys: ", "layout"),
+    "few pages": (lambda of: append(of, (1, 4, 3, 8)), "keys: ", "layout"),
     # --- one position
     "a number": (
         lambda of: pn.apply_rotary(of(x(2, 3, 1, 8)), of(np.array(7)), FREQ),

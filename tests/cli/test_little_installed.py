@@ -13,27 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from interpreters import OPTIONAL, WITHOUT_OPTIONAL
 from places import ROOT
 
 import posenc_native as pn
 from posenc_native.base.optional import install_command
 
-# Before it runs the command, Python is told that none of these can be imported.
-OPTIONAL = ("torch", "transformers", "matplotlib", "rich", "rich_argparse", "safetensors",
-            "ml_dtypes")  # fmt: skip
-WITHOUT = f"""
-import importlib.abc, sys
-class Blocked(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {OPTIONAL}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-import importlib.util
-find_spec = importlib.util.find_spec
-def found(name, *more):
-    return None if name in {OPTIONAL} else find_spec(name, *more)
-importlib.util.find_spec = found
-sys.meta_path.insert(0, Blocked())
-"""
 # Runs one command after the other, and says of each how it ended and what it said.
 COMMANDS = """
 import contextlib, io, json, shlex, sys
@@ -66,7 +51,7 @@ def test_numpy_alone_is_enough() -> None:
         "table sinusoidal --dim 8 --positions 5",
     )  # fmt: skip
     for command, (status, out, err) in zip(
-        commands, last_line(WITHOUT + COMMANDS, *commands), strict=True
+        commands, last_line(WITHOUT_OPTIONAL + COMMANDS, *commands), strict=True
     ):
         assert (status, err) == (0, ""), command
         assert out
@@ -85,7 +70,7 @@ MISSING = {
 
 @pytest.mark.usefixtures("model")
 def test_what_is_missing_is_said_in_one_line() -> None:
-    found = last_line(WITHOUT + COMMANDS, *MISSING)
+    found = last_line(WITHOUT_OPTIONAL + COMMANDS, *MISSING)
     for (command, install), (status, _, err) in zip(MISSING.items(), found, strict=True):
         assert status == 1, command
         (line,) = err.splitlines()
@@ -106,9 +91,11 @@ FACES = {
 }
 
 
-@pytest.mark.parametrize("way", ["import posenc_native.{}", "import posenc_native as pn; pn.{}"])
+@pytest.mark.parametrize(
+    "way", ["import posenc_native.{}", "from posenc_native import {} as part; part.patch"]
+)
 def test_what_is_missing_for_a_part_of_the_library(way: str) -> None:
-    code = f"""{WITHOUT}
+    code = f"""{WITHOUT_OPTIONAL}
 import json
 found = {{}}
 for face in {[*FACES]}:

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import io
+import pickle
 import pkgutil
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -71,6 +74,22 @@ def test_generate_gives_the_same_tokens(name: str, device: str) -> None:
         without_cache = model.generate(ids, use_cache=False, **arguments)
         assert torch.equal(without_cache, expected)
     assert not traces(model)
+
+
+@pytest.mark.parametrize("save", [pickle.dumps, lambda model: torch.save(model, io.BytesIO())])
+def test_a_patched_model_says_why_it_cannot_be_pickled(save: Callable[[Any], Any]) -> None:
+    model = build("Llama")
+    with hf.patch(model) as handle:
+        twin = copy.deepcopy(model)
+        for one in (model, handle, twin):
+            with pytest.raises(TypeError, match=r"call handle\.undo\(\) first"):
+                save(one)
+        torch.save(model.state_dict(), io.BytesIO())
+        assert torch.equal(logits(twin), logits(model))
+    hf.unpatch(twin)
+    assert not traces(twin)
+    save(model)
+    save(twin)
 
 
 @pytest.mark.parametrize("inplace", [None, False, True])

@@ -6,6 +6,7 @@ import copy
 import io
 import math
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -303,6 +304,51 @@ def test_repr_says_how_they_are_configured():
 def test_wrong_arguments(error, match, call):
     with pytest.raises(error, match=match):
         call()
+
+
+KEYS = torch.zeros(10, 4, 3, 16)  # pages of 4 slots
+
+# A call, and what its error tells to write.
+CALLS_OF_MODULES = {
+    "RotaryEmbedding: arguments: expected q, k, got no k; for one tensor write "
+    "module.rope.apply(x, positions)": lambda: pnn.RotaryEmbedding(16)(Q),
+    "RotaryEmbedding.bind: arguments: expected q, k, got no k; for one tensor write "
+    "module.rope.apply(x, positions)": lambda: pnn.RotaryEmbedding(16).bind(Q),
+    "RotaryEmbedding.norm: arguments: expected q, k, got no k; for queries alone write k=None":
+        lambda: pnn.RotaryEmbedding(16).norm(Q),
+    "NormRotaryEmbedding: arguments: expected q, k, got no k; for queries alone write "
+    "module(q, None)": lambda: pnn.NormRotaryEmbedding(16)(Q),
+    "LearnedRotaryEmbedding: arguments: expected q, k, got no k; for queries alone write "
+    "module(q, None)": lambda: pnn.LearnedRotaryEmbedding(16)(Q),
+    "XPos: arguments: expected q, k, got no k; the module takes both":
+        lambda: pnn.XPos(16)(Q),
+    "NormRotaryEmbedding.append: arguments: expected q, k, v, positions, keys, values, slots, got "
+    "no slots; write slots=...": lambda: pnn.NormRotaryEmbedding(16).append(Q, Q, Q, 0, KEYS, KEYS),
+    'got shape [10, 4, 3, 16]; cache_layout="pshd"?': lambda: pnn.RotaryEmbedding(16).append(
+        Q, Q, Q, 0, KEYS, KEYS, torch.arange(5)),
+    "got shape [5, 16]; layout=\"sd\"?": lambda: pnn.RotaryEmbedding(16)(Q[0, 0], Q[0, 0]),
+    "RotaryEmbedding.apply: fn: expected one function of a module, as in torch.nn.Module.apply, "
+    "got Tensor, int; for one tensor write module.rope.apply(x, positions)":
+        lambda: pnn.RotaryEmbedding(16).apply(Q, 7),
+    "RotaryEmbedding.apply: fn: ": lambda: pnn.RotaryEmbedding(16).apply(Q),
+    "got Tensor, positions; for queries alone": lambda: pnn.LearnedRotaryEmbedding(16).apply(
+        Q, positions=7),
+    "XPos.apply: arguments: expected fn, got no fn": lambda: pnn.XPos(16).apply(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("told", CALLS_OF_MODULES)
+def test_errors_of_modules_say_what_to_write(told):
+    with pytest.raises((TypeError, ValueError), match=re.escape(told)):
+        CALLS_OF_MODULES[told]()
+
+
+def test_apply_of_a_module_is_that_of_torch():
+    rope, visited = pnn.RotaryEmbedding(16), []
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), rope)
+    assert model.apply(visited.append) is model
+    assert [type(one) for one in visited] == [torch.nn.Linear, pnn.RotaryEmbedding, type(model)]
+    assert rope.apply(fn=visited.append) is rope
 
 
 # --- pn.Rotary

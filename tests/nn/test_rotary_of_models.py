@@ -164,7 +164,7 @@ def test_pictures_take_the_module():
         lambda one: pn.plot.similarity(one, 5),
         lambda one: pn.plot.frequencies(one),
         lambda one: pn.plot.frequencies(one, pnn.RotaryEmbedding(16)),
-        lambda one: pn.plot.rotation(x, one),
+        lambda one: pn.plot.rotation(one, x=x),
     ):
         titles = []
         for one in (rope, module):

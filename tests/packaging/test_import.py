@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from interpreters import output_of
+from interpreters import WITHOUT_OPTIONAL, output_of
 
 import posenc_native as pn
 
@@ -88,6 +88,42 @@ def test_modules_for_torch_come_when_they_are_asked_for():
         assert "torch" in sys.modules
         """
     assert output_of(code).split() == [f"posenc_native.{name}" for name in ("nn", "hf", "flex")]
+
+
+def test_parts_whose_packages_are_missing_can_be_looked_at():
+    """help(), inspect and hasattr look at every name; only a use needs the package."""
+    code = """
+        import copy, inspect, pydoc, sys
+        from types import ModuleType
+        import posenc_native as pn
+        from posenc_native import *
+        from posenc_native import nn as pnn
+
+        members = dict(inspect.getmembers(pn))
+        assert members.keys() >= set(pn.__all__)
+        assert "posenc_native.nn" in pydoc.render_doc(pn)
+        for name in ("flex", "hf", "nn", "plot"):
+            assert hasattr(pn, name)
+            part = getattr(pn, name)
+            assert part is members[name] is globals()[name]
+            assert isinstance(part, ModuleType) and part.__name__ == f"posenc_native.{name}"
+            assert f"posenc_native.{name} needs" in pydoc.render_doc(part) and repr(part)
+            assert all(key.startswith("__") for key in dict(inspect.getmembers(part)))
+            assert inspect.unwrap(part) is part
+            assert f"posenc_native.{name}" not in sys.modules
+        for use in (lambda: pnn.RotaryEmbedding, lambda: isinstance(pn, pn.nn.ALiBi),
+                    lambda: pn.hf.patch(pn), lambda: pn.plot.heatmap(8)):
+            try:
+                use()
+            except ImportError as error:
+                print(str(error).partition(": pip install ")[0])
+        """
+    assert output_of(WITHOUT_OPTIONAL + textwrap.dedent(code)).splitlines() == [
+        "posenc_native.nn needs torch",
+        "posenc_native.nn needs torch",
+        "posenc_native.hf needs torch (and transformers, for a model)",
+        "posenc_native.plot needs matplotlib",
+    ]
 
 
 def test_type_checkers_are_told_where_public_names_are():

@@ -7,6 +7,7 @@ speed is not pickled, and what is the default is not said.
 from __future__ import annotations
 
 import copy
+import inspect
 import io
 import math
 import multiprocessing
@@ -141,6 +142,43 @@ def test_read_only_stays_read_only():
             twin.inv_freq[0] = 2.0
         with pytest.raises(AttributeError, match="immutable"):
             twin.base = 3.0
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+def methods_of_private_classes(kind: type, public: set[str]) -> list[str]:
+    """The public methods that need arguments and are defined by a private class of the package."""
+    found = []
+    members = inspect.getmembers(kind, lambda one: inspect.isfunction(one) or inspect.ismethod(one))
+    for name, method in members:
+        where, _, _ = method.__qualname__.rpartition(".")
+        ours = method.__module__.startswith("posenc_native.") and where not in public
+        if ours and (name == "__call__" or not name.startswith("_")):
+            parameters = inspect.signature(method).parameters.values()
+            several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+            needed = [
+                one.name
+                for one in parameters
+                if one.default is one.empty and one.kind not in several and one.name != "self"
+            ]
+            if needed:
+                found.append(name)
+    return found
+
+
+@pytest.mark.parametrize("module", [pn, pytest.param(pnn, marks=NEEDS_TORCH)])
+def test_a_call_without_arguments_names_the_public_class(module):
+    """Python's own error names the class that defines the method."""
+    checked = set()
+    for name, make in {**OBJECTS, **MODULES}.items() if module else ():
+        if class_of(name) in public_classes(module):
+            made = make()
+            for method in methods_of_private_classes(type(made), public_classes(module)):
+                with pytest.raises(TypeError, match=rf"^{type(made).__name__}[.:].* got no "):
+                    getattr(made, method)()
+                checked.add(method)
+    assert checked >= ({"__call__", "apply", "append"} if module is pn else {"append", "diagonals"})
 
 
 # --- repr -----------------------------------------------------------------------------------------

@@ -23,6 +23,25 @@ faulthandler.dump_traceback_later({SECONDS - 10}, exit=True)
 sys.path.append({str(SHARED)!r})
 """
 
+# What only parts of the library need.
+OPTIONAL = ("torch", "transformers", "matplotlib", "rich", "rich_argparse", "safetensors",
+            "ml_dtypes")  # fmt: skip
+
+# Before anything else in the program: none of these can be imported.
+WITHOUT_OPTIONAL = f"""
+import importlib.abc, sys
+class Blocked(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {OPTIONAL}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+import importlib.util
+find_spec = importlib.util.find_spec
+def found(name, *more):
+    return None if name in {OPTIONAL} else find_spec(name, *more)
+importlib.util.find_spec = found
+sys.meta_path.insert(0, Blocked())
+"""
+
 
 def python(code: str, **environment: str | None) -> subprocess.CompletedProcess[str]:
     """Run code in a fresh interpreter; a variable that is None is unset."""

@@ -11,7 +11,7 @@ import numpy as np
 import posenc_native as pn
 
 try:
-    from posenc_native import nn as pnn
+    import posenc_native.nn as pnn
 except ImportError:  # no torch
     pnn = None
 

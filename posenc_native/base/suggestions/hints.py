@@ -10,6 +10,7 @@ from itertools import permutations
 from typing import Any
 
 from posenc_native.base.arguments import is_array, pairing_hint
+from posenc_native.base.caches import Cache, cache_view
 from posenc_native.base.errors import add_hint, fault_of
 from posenc_native.base.rotation import Rotation, TableRotation, own_tokens
 from posenc_native.base.views import (
@@ -20,8 +21,16 @@ from posenc_native.base.views import (
 )
 
 
-def hint_at(error: BaseException, rotation: Rotation | TableRotation, **tensors: Any) -> None:
-    """Add a suggested fix, if one is found, to the error of a rotation of these tensors."""
+def hint_at(
+    error: BaseException,
+    rotation: Rotation | TableRotation,
+    cache: Cache | None = None,
+    **tensors: Any,
+) -> None:
+    """Add a suggested fix, if one is found, to the error of a rotation of these tensors.
+
+    cache: the caches that it writes to, if any.
+    """
     fault = fault_of(error)
     if fault is None or fault.hint or type(rotation.rotary_start) is tuple:
         return  # the call for q or k alone, with its separate start, has already searched
@@ -31,7 +40,9 @@ def hint_at(error: BaseException, rotation: Rotation | TableRotation, **tensors:
     elif fault.argument == "layout":
         hint = _layout_hint(rotation.layout)
     elif isinstance(error, ValueError):
-        hint = _full_width(fault.argument, rotation, tensors)
+        if cache is not None:
+            hint = _another_cache_layout(fault.argument, rotation, tensors, cache)
+        hint = hint or _full_width(fault.argument, rotation, tensors)
         hint = hint or _one_position(fault.argument, rotation, tensors)
         hint = hint or _another_layout(fault.argument, rotation, tensors)
         hint = hint or _of_their_own(fault.argument, rotation, tensors)
@@ -97,25 +108,73 @@ _MISPLACED = ("positions", "cos", "sin", "inv_freq", "x", "q", "k")
 
 
 def _another_layout(argument: str, rotation: Any, tensors: dict[str, Any]) -> str:
-    """A hint with the layout in which the call would be valid, if it is the only one."""
+    """A hint with the layout in which the call would be valid, or with those it may be."""
     shapes = {name: _shape(x) for name, x in tensors.items()}
     rank = len(next(iter(shapes.values())) or ())
     if argument not in _MISPLACED or not 2 <= rank <= 4:
         return ""
     layouts = {
         4: [f"{''.join(axes)}d" for axes in permutations("bhs")],
-        3: ["hsd", "thd", "bsd"],
+        3: ["thd", "hsd", "bsd"],
         2: ["sd"],
     }[rank]
     if _fits(rotation, shapes, rotation.layout):
         return ""  # something else is wrong: a value
-    fitting = [at for at in layouts if _fits(rotation, shapes, at)]
-    usual = [at for at in fitting if at in ("bhsd", "bshd")] or fitting
-    return f'layout="{usual[0]}"?' if len(usual) == 1 else ""
+    told = [at for at in layouts if _fits(rotation, shapes, at)]
+    usual = [at for at in told if at in _USUAL] or told
+    if len(usual) == 1:
+        return _choices("layout", usual)
+    if isinstance(rotation.layout, str) and len(rotation.layout) != rank:  # no axis is in its place
+        may_be = [at for at in layouts if _fits(rotation, shapes, at, told=False)]
+        return _choices("layout", [at for at in may_be if at in _USUAL] or may_be)
+    return ""
 
 
-def _fits(rotation: Any, shapes: dict[str, Any], layout: str) -> bool:
-    """Whether all shapes fit together in this layout."""
+_USUAL = ("bhsd", "bshd")
+_AXES = {"b": "batch", "h": "heads", "s": "tokens", "t": "tokens", "d": "dims"}
+_CACHE_AXES = {**_AXES, "p": "pages", "s": "slots"}
+
+
+def _choices(option: str, layouts: list[str], names: dict[str, str] = _AXES) -> str:
+    """A hint with the axes of each layout; "" without layouts."""
+    if len(layouts) == 1:
+        return f'{option}="{layouts[0]}"?'
+    named = [f'"{at}" for [{", ".join(names[letter] for letter in at)}]' for at in layouts]
+    return f"write {option}={', '.join(named)}" if named else ""
+
+
+def _another_cache_layout(
+    argument: str, rotation: Any, tensors: dict[str, Any], cache: Cache
+) -> str:
+    """A hint with the cache_layout that fits the caches, if the given one does not."""
+    layouts = {4: ["bhsd", "bshd", "pshd", "phsd"], 3: ["shd", "hsd"]}
+    rank = len(_shape(cache.keys) or ())
+    if argument not in ("keys", "values", "slots") or rank not in layouts:
+        return ""
+    if _holds(rotation, tensors["k"], cache, cache.cache_layout):
+        return ""  # something else is wrong: a value
+    fitting = [at for at in layouts[rank] if _holds(rotation, tensors["k"], cache, at)]
+    return _choices("cache_layout", fitting, _CACHE_AXES)
+
+
+def _holds(rotation: Any, k: Any, cache: Cache, layout: str) -> bool:
+    """Whether caches in this layout hold tokens like those of k."""
+    try:
+        x = rotary_view("", _shape(k) or (), rotation.layout, "half", 0, 0)
+        width = (_shape(cache.values) or (0,))[-1]
+        keys = cache_view("", "", _shape(cache.keys) or (), layout, x, x.shape[-1])
+        values = cache_view("", "", _shape(cache.values) or (), layout, x, width)
+        x.check_tokens("", "", _shape(cache.slots) or ())
+    except (ValueError, TypeError):
+        return False
+    return keys == values and keys.slots >= x.tokens
+
+
+def _fits(rotation: Any, shapes: dict[str, Any], layout: str, told: bool = True) -> bool:
+    """Whether all shapes fit together in this layout.
+
+    told: whether the shapes must also tell its axes apart.
+    """
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
     try:
@@ -149,7 +208,7 @@ def _fits(rotation: Any, shapes: dict[str, Any], layout: str) -> bool:
             first.check_tokens("", name, shape, before=before, after=after)
     except (ValueError, TypeError, IndexError):
         return False
-    if given or frequencies[:-1] not in ((), (1,)):
+    if not told or given or frequencies[:-1] not in ((), (1,)):
         return True
     # Only heads of k that heads of q share tell tokens from heads: if k has another length instead,
     # as many tokens could look like heads.

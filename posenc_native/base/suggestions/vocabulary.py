@@ -1,4 +1,4 @@
-"""Words of other libraries: the equivalents of their keywords and names here.
+"""Words of other libraries and of users: the equivalents of keywords and names here.
 
 A function that takes such words ends its arguments with ``**unknown: NoReturn`` and begins so:
 
@@ -11,13 +11,17 @@ NoReturn lets type checkers refuse every such keyword. The decorator returns the
 call costs only an empty dict and a comparison. (Python counts the arguments before the body runs.
 Without defaults for the required arguments, ``dim=64`` would raise "missing 1 required positional
 argument".)
+
+A method may use the decorator without ``**unknown``. Python's error for a missing argument names
+the class that defines the method, which may be private; `check_given` names the class of the object
+and says what to write.
 """
 
 from __future__ import annotations
 
 import inspect
 import numbers
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from posenc_native.base.arguments import plain, wrong_type
@@ -31,6 +35,7 @@ class _Missing:
 
 # The class, not an instance: torch.compile compares symbolic lengths with no instance (torch 2.11).
 MISSING: Any = _Missing
+_OWNERS = ("self", "cls")  # the first arguments of methods, which callers do not write
 
 
 def takes_words(function: AnyFunction) -> AnyFunction:
@@ -43,13 +48,13 @@ def takes_words(function: AnyFunction) -> AnyFunction:
     shown = [
         parameter
         for parameter in signature.parameters.values()
-        if parameter.kind is not parameter.VAR_KEYWORD
+        if parameter.kind is not parameter.VAR_KEYWORD or parameter.name != "unknown"
     ]
     positional = [
         parameter.default
         for parameter in shown
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-        and parameter.name != "self"
+        and parameter.name not in _OWNERS
     ]
     itself: Any = function
     itself.__defaults__ = tuple(
@@ -60,10 +65,50 @@ def takes_words(function: AnyFunction) -> AnyFunction:
     return function
 
 
-def check_given(of: Callable[..., Any], *required: Any) -> None:
-    """TypeError for a call without a required argument."""
-    if any(one is MISSING for one in required):
-        unknown_keywords(of.__name__, {}, of)
+def check_given(of: Callable[..., Any], *required: Any, owner: object = None, **hints: str) -> None:
+    """TypeError for a call without a required argument.
+
+    Args:
+        of: the function or method that was called.
+        required: the values of its required arguments, in order.
+        owner: the object, or the class, whose method was called; the error names its class.
+        hints: hints by the name of the missing argument, if they depend on the method; `_MISSED`
+            has the other hints.
+    """
+    if not any(one is MISSING for one in required):
+        return
+    known = _names(of)
+    absent = [name for name, one in zip(known, required, strict=False) if one is MISSING]
+    said = [hints.get(name) or missing_hint(name, known) for name in absent]
+    if len(absent) == len(required):
+        said = []  # a call without arguments does not tell what was meant
+    wrong_type(
+        _function(of, owner),
+        "arguments",
+        ", ".join(known[: len(required)]),
+        f"no {', '.join(absent)}",
+        next(filter(None, said), ""),
+    )
+
+
+def check_words(of: Callable[..., Any], words: Mapping[str, object], owner: object = None) -> None:
+    """TypeError for the unknown keywords of a method; owner as in `check_given`."""
+    if words:
+        unknown_keywords(_function(of, owner), words, of)
+
+
+def _function(of: Callable[..., Any], owner: object) -> str:
+    """The name of a function for errors; of a method, with the class of its object."""
+    if owner is None:
+        return of.__name__
+    kind = owner if isinstance(owner, type) else type(owner)
+    calls_it = of.__name__ in ("__call__", "forward")  # errors name the class alone
+    return kind.__name__ if calls_it else f"{kind.__name__}.{of.__name__}"
+
+
+def _names(of: Callable[..., Any]) -> list[str]:
+    """The arguments of a function or a method."""
+    return [name for name in inspect.signature(of).parameters if name not in _OWNERS]
 
 
 def unknown_keywords(
@@ -77,7 +122,7 @@ def unknown_keywords(
         of: the function or class whose signature lists the known keywords.
     """
     parameters = inspect.signature(of).parameters
-    known = [name for name in parameters if name != "self"]
+    known = _names(of)
     if not words:
         required = [name for name in known if parameters[name].default is inspect.Parameter.empty]
         wrong_type(function, "arguments", ", ".join(required), "fewer")
@@ -93,8 +138,7 @@ def unknown_keywords(
 
 def keyword_hint(word: str, value: object, known: list[str]) -> str:
     """A hint for an unknown keyword of a function with these known ones; "" if there is none."""
-    answers = (answer for answer in KEYWORDS.get(word.lower(), ()) if {*answer.beside} <= {*known})
-    text: Any = next((answer.text for answer in answers), None)
+    text: Any = _answer(KEYWORDS.get(word.lower(), ()), known)
     if isinstance(text, Mapping):
         text = text.get(value) if isinstance(value, bool) else " or ".join(text.values())
     if text is not None:
@@ -103,6 +147,16 @@ def keyword_hint(word: str, value: object, known: list[str]) -> str:
 
     near = difflib.get_close_matches(word.lower(), known, n=2, cutoff=0.6)
     return f"did you mean {' or '.join(near)}?" if near else ""
+
+
+def missing_hint(name: str, known: list[str]) -> str:
+    """A hint for a missing argument of a function with these arguments; "" if there is none."""
+    return str(_answer(_MISSED.get(name, ()), known) or "")
+
+
+def _answer(answers: tuple[Answer, ...], known: list[str]) -> Any:
+    """The text of the first answer for a function with these arguments; None if there is none."""
+    return next((answer.text for answer in answers if {*answer.beside} <= {*known}), None)
 
 
 def _written(value: object) -> str:
@@ -242,6 +296,61 @@ _WORDS: tuple[tuple[str, tuple[Answer, ...]], ...] = (
     ("num_heads n_heads num_attention_heads", _HEADS),
 )  # fmt: skip
 KEYWORDS = {word: answers for words, answers in _WORDS for word in words.split()}
+
+# For arguments that a call lacks.
+_MISSED = {
+    "k": _answers(
+        ("v", ""),  # an append writes keys: it needs them
+        ("norm_first", "for queries alone write k=None"),
+        ("cos", "for one tensor write apply_rotary_tables(x, cos, sin)"),
+        ("inv_freq", "for one tensor write apply_rotary(x, positions, inv_freq)"),
+    ),
+    "positions": _answers(
+        ("x", "write positions=None for 0 .. s - 1"),
+        ("q", "write positions=None for 0 .. s - 1, or the position of the first token"),
+    ),
+    "slots": _answers(
+        ("keys", ("write slots=..., the place of each token in the cache: its position, unless "
+                  "the cache has pages or wraps around")),
+    ),
+}  # fmt: skip
+
+
+# Words for pictures and commands, and the names that these have here.
+_MEANT = (
+    ("similarity", "decay long_term_decay dot product products dot_product inner_product distance"),
+    ("similarity similarity_matrix", "similarities cosine_similarity"),
+    ("similarity_matrix heatmap", "matrix"),
+    ("heatmap waves", "sinusoid sinusoids sinusoidal positional_encoding"),
+    ("heatmap", "table encoding image colormap"),
+    ("waves", "wave curves lines sine sines cosine sin cos"),
+    ("clock", "hands dial dials circle unit_circle clock_animation"),
+    ("clock clock_animation", "animation gif clock_gif"),
+    ("rotation", "rope rotary rotate rotated arrows vectors turn"),
+    ("frequencies", "spectrum inv_freq wavelength wavelengths scaling scalings yarn ntk llama3"),
+    ("bias", "alibi t5 kerple sandwich relative relative_bias position_bias"),
+    ("compare", "diff difference differences versus vs"),
+    ("explain", "describe show config model"),
+    ("plot", "draw picture pictures figure"),
+    ("bench", "benchmark benchmarks speed"),
+    ("info", "version versions env environment"),
+)  # fmt: skip
+
+
+def meant(word: str, names: Sequence[str]) -> list[str]:
+    """At most two names of pictures, commands or options that the word may stand for.
+
+    "-" in names counts as "_".
+    """
+    known = {name.replace("-", "_"): name for name in names}
+    text = word.lower().replace("-", "_")
+    for here, words in _MEANT:
+        like = [known[name] for name in here.split() if name in known]
+        if like and text in words.split():
+            return like
+    import difflib
+
+    return [known[name] for name in difflib.get_close_matches(text, known, n=2, cutoff=0.75)]
 
 
 def name_hint(name: str) -> str:

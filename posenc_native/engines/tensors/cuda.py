@@ -22,7 +22,7 @@ def problem(device: int) -> str:
     Creates the device's context, if there is none yet.
     """
     if not _ops.cuda_architectures():
-        return "they were not built (POSENC_CUDA=ON makes a build without nvcc an error)"
+        return "they were not built (build with POSENC_CUDA=ON, which needs nvcc)"
     if torch.version.cuda is None:
         return "this build of torch has no CUDA"
     runtime, driver = _ops.cuda_versions()
