@@ -48,9 +48,9 @@ exit status:
   2    usage error
   130  interrupted
   141  the reader of the output closed it (`| head`)
-  compare exits with 1 if checkpoints differ and with 2 if one cannot be read,
-  explain --as with 1 if something cannot be expressed, bench with the status
-  of the benchmarks.
+  compare exits with 1 if checkpoints differ, with 2 if one cannot be read and
+  with 3 if only the expected permutation differs, explain --as with 1 if
+  something cannot be expressed, bench with the status of the benchmarks.
 
 On a terminal, rich draws the output if it is installed (rich, rich-argparse),
 and NO_COLOR is respected; pipes and files get plain text."""

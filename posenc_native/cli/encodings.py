@@ -35,8 +35,6 @@ KINDS: Mapping[object, tuple[str, ...]] = {
 # json.loads raises these: for text that is not JSON, thousands of digits, thousands of brackets.
 _NO_JSON = (ValueError, RecursionError)
 
-_DIM = 128  # of a picture, if no option describes the encoding
-
 
 def _pairing_name_or_size(text: str) -> str | int:
     return int(text) if text.isdecimal() else text
@@ -140,13 +138,15 @@ class _ListPresets(argparse.Action):
         parser.exit()
 
 
-def add_encoding(parser: CommandParser, *kinds: str) -> None:
+def add_encoding(parser: CommandParser, *kinds: str, width: int | None = None) -> None:
     """Add the options that describe an encoding; `encoding` reads them.
 
     Args:
         parser: the parser of the command.
         kinds: "sinusoidal", "rotary" or both.
+        width: dim or head_dim if no option says it; None: an option has to.
     """
+    parser.set_defaults(default_width=width)
     groups = {
         "sinusoidal": ("sinusoidal tables", _SINUSOIDAL),
         "rotary": ("rotary encodings", _ROTARY),
@@ -167,9 +167,9 @@ def add_encoding(parser: CommandParser, *kinds: str) -> None:
                 metavar=kind.metavar,
                 choices=kind.choices,
                 action="append" if name == "set" else "store",
-                help=kind.text + _default_in_help(name, kinds),
+                help=kind.text + _default_in_help(name, kinds, width),
                 default=argparse.SUPPRESS,
-                required=name == "dim" and len(kinds) == 1,
+                required=name == "dim" and width is None,
             )
             if name == "preset":
                 group.add_argument(
@@ -182,10 +182,10 @@ def add_encoding(parser: CommandParser, *kinds: str) -> None:
                 )
 
 
-def _default_in_help(name: str, kinds: tuple[str, ...]) -> str:
-    if name == "dim":
-        several = len(kinds) > 1
-        return f" (default: {_DIM}, unless the encoding is rotary)" if several else ""
+def _default_in_help(name: str, kinds: tuple[str, ...], width: int | None) -> str:
+    if width is not None and name == ("dim" if "sinusoidal" in kinds else "head_dim"):
+        unless = "the encoding is rotary" if len(kinds) > 1 else "--preset or --config says it"
+        return f" (default: {width}, unless {unless})"
     maker = SinusoidalSpec if name in _OF["sinusoidal"] else Rotary
     parameter = inspect.signature(maker).parameters.get(name)
     if parameter is None or parameter.default in (None, parameter.empty):
@@ -212,12 +212,12 @@ def encoding(options: argparse.Namespace, *kinds: str) -> SinusoidalSpec | Rotar
         if given["preset"] not in known:
             expected = f"a {kind} preset (--list-presets)"
             raise UsageError(f"--preset: expected {expected}, got {given['preset']!r}")
-    return _rotary_encoding(given) if rotary else _sinusoidal_encoding(given)
+    return (_rotary_encoding if rotary else _sinusoidal_encoding)(given, options.default_width)
 
 
-def _sinusoidal_encoding(given: dict[str, Any]) -> SinusoidalSpec:
+def _sinusoidal_encoding(given: dict[str, Any], width: int | None) -> SinusoidalSpec:
     name, values = given.pop("preset", None), dict(given.pop("set", ()))
-    given.setdefault("dim", _DIM)
+    given.setdefault("dim", width)
     if given["dim"] > WIDTH_LIMIT:
         raise UsageError(f"--dim: expected an int in 0 .. {WIDTH_LIMIT}, got {given['dim']}")
     if name is None:
@@ -243,7 +243,9 @@ def _sinusoidal_encoding(given: dict[str, Any]) -> SinusoidalSpec:
     return spec
 
 
-def _rotary_encoding(given: dict[str, Any]) -> Rotary:
+def _rotary_encoding(given: dict[str, Any], width: int | None) -> Rotary:
+    if width is not None and {*given} <= {*inspect.signature(Rotary).parameters}:
+        given.setdefault("head_dim", width)
     sources = [name for name in _SOURCES if name in given]
     if len(sources) != 1:
         got = " and ".join(map(flag, sources)) or "none"

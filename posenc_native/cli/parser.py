@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from posenc_native.base.errors import fault_of
 from posenc_native.base.optional import absent, install_command
+from posenc_native.base.suggestions.vocabulary import meant
 
 from . import terminal
 
@@ -60,7 +61,7 @@ class CommandParser(argparse.ArgumentParser):
         try:
             super()._check_value(action, value)
         except argparse.ArgumentError as error:
-            like = _near(str(value), [*map(str, action.choices or ())])
+            like = meant(str(value), [*map(str, action.choices or ())])
             if like:
                 error.message += f"; did you mean {' or '.join(like)}?"
             raise
@@ -78,14 +79,8 @@ def unknown(parser: argparse.ArgumentParser, words: Sequence[str]) -> str:
     ours = [word for word in words if word.partition("=")[0] in names]
     if ours:  # typed before the command
         return f"{said} (write them after the command: `{parser.prog} {' '.join(ours)}`)"
-    like = [near for word in words for near in _near(word.partition("=")[0], names)]
+    like = [near for word in words for near in meant(word.partition("=")[0], names)]
     return f"{said} (did you mean {' or '.join(dict.fromkeys(like))}?)" if like else said
-
-
-def _near(word: str, names: Sequence[str]) -> list[str]:
-    import difflib
-
-    return difflib.get_close_matches(word, names, n=2, cutoff=0.75)
 
 
 class Words(NamedTuple):

@@ -134,9 +134,9 @@ def similarity(
 
     Inner products of two positions against their offset: of the rows of a table,
     or of a query and a key after rotation. Without --q, a rotary encoding shows
-    the mean over all queries and the upper bound of the RoFormer paper. If the
-    inner product depends only on the offset, the curves from all first positions
-    are one line, and the title says how far apart they are.
+    the mean over all queries and how the bound of the RoFormer paper falls, both 1
+    at offset 0. If the inner product depends only on the offset, the curves from
+    all first positions are one line, and the title says how far apart they are.
 
     Args:
         offsets: how many positions to go in either direction
@@ -217,7 +217,8 @@ def rotation(
 
     Queries (or keys) of one head before and after rotary encoding. In the plane of
     each pair of dims, every token is an arrow, which turns by its position times
-    the frequency of the pair. Without --x, all tokens are equal before.
+    the frequency of the pair. Without --x, all tokens are equal before, and the
+    picture shows what the encoding does to one vector.
 
     Args:
         positions: by default 0, 1, 2 ..., one per token
@@ -228,8 +229,8 @@ def rotation(
         tokens: which tokens (default: the first six)
 
     Examples:
-        $ --head-dim 128 -o rotation.png
-        $ --head-dim 128 --pairs 0,1,2,3 --positions 0:40:8 -o fast.svg
+        $ -o rotation.png
+        $ --head-dim 64 --pairs 0,1,2,3 --positions 0:40:8 -o fast.svg
         $ --preset llama-3.1 --x q.npy --head 3 -o layer.png
     """
     shown = None
@@ -241,7 +242,7 @@ def rotation(
                 raise UsageError(f"--head: expected 0 .. {len(heads) - 1}, got {head}")
             shown = heads[head]
     at = None if positions is None else _as_typed(positions, rope)
-    return plot.rotation(shown, rope, at, pairs=pairs, tokens=tokens)
+    return plot.rotation(rope, at, x=shown, pairs=pairs, tokens=tokens)
 
 
 def frequencies(plot: Any, rope: Rotary) -> Any:

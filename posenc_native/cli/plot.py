@@ -31,6 +31,7 @@ from .signatures import add_function, values
 FORMATS = (".png", ".svg", ".pdf")
 DPI = 150
 MOST_PIXELS = 1 << 28  # an A0 poster at 300 dpi has half as many; each takes 4 bytes or more
+_WIDTH = 128  # of an encoding that no option describes
 _CLOCKS = (7.6, 5.6)  # inches of an animation, without --size
 
 
@@ -38,9 +39,11 @@ def add(commands: Any) -> None:
     """Add the command."""
     kinds = add_command(commands, "plot", __doc__).add_commands("KIND", "pictures")
     for draw, *also in pictures.PICTURES:
-        settings = {"group": "picture", "usage": f"%(prog)s {_words(draw)}[OPTION ...] [-o FILE]"}
+        usage = f"%(prog)s {_words(draw)}[OPTION ...] [-o FILE]"
         name = draw.__name__.replace("_", "-")
-        one = add_function(kinds, name, draw, *also, show, **settings)
+        one = add_function(
+            kinds, name, draw, *also, show, group="picture", width=_WIDTH, usage=usage
+        )
         one.set_defaults(run=partial(_run, draw, also))
 
 

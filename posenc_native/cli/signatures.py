@@ -25,7 +25,13 @@ Function = Callable[..., Any]
 
 
 def add_function(
-    commands: Any, name: str, function: Function, *also: Function, group: str = "", **settings: Any
+    commands: Any,
+    name: str,
+    function: Function,
+    *also: Function,
+    group: str = "",
+    width: int | None = None,
+    **settings: Any,
 ) -> CommandParser:
     """Add a command that calls a function.
 
@@ -35,6 +41,7 @@ def add_function(
         function: the function to call; its docstring is the text of --help.
         also: functions whose options the command takes too.
         group: title of the options that do not describe an encoding.
+        width: of an encoding that no option describes; None: an option has to.
         settings: keywords for argparse.ArgumentParser.
     """
     said = Words.of(function.__doc__).arguments
@@ -45,7 +52,7 @@ def add_function(
     parser.set_defaults(run=partial(_call, function), takes_more=takes_more)
     for parameter in _parameters(function):
         if kinds := KINDS.get(parameter.annotation):
-            add_encoding(parser, *kinds)
+            add_encoding(parser, *kinds, width=width)
     titled = parser.add_argument_group(group) if group else parser
     seen: set[str] = set()
     for one in (function, *also):
@@ -119,7 +126,8 @@ def _add_option(group: Any, parameter: inspect.Parameter, said: dict[str, str]) 
         group.add_argument(name, **settings, **may_be_missing)
         return True
     if parameter.kind is parameter.VAR_POSITIONAL:
-        group.add_argument(name, **settings, nargs="*")
+        # With a default, argparse does not list it among the arguments that are required.
+        group.add_argument(name, **settings, nargs="*", default=())
         return True
     flags = filter(None, (kind.short, flag(name.removesuffix("_"))))
     settings |= {"required": default is parameter.empty, "default": argparse.SUPPRESS}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
@@ -27,6 +26,7 @@ from .comparison import Comparison, Difference, LayerError
 from .distances import distances_at, first_visible
 from .evidence import evidence_of
 from .field_words import SAME, axes, close, frequency_words, in_words, scaling_words, texts
+from .matching import Match, Matching, numbered
 from .words import layer_numbers, number
 
 _MOST_POSITIONS = 1 << 10  # in one call
@@ -51,15 +51,18 @@ def compare(
         at: positions at which to say how far apart two differing rotations are; by default some,
             up to the longest sequence that the models are meant for.
         permuted: the weights of queries and keys were permuted to match the pairing, as converters
-            do; a different pairing is then no difference.
+            do; a different pairing is then no difference. Nothing checks it: `weights` does.
         weights: for each of them the path of a .safetensors file, or None: checks whether the
             weights of queries and keys look like its pairing (`guess_pairing`). If they do for
             both, a different pairing is no difference. If weights look like another pairing than
             the one described, that is a difference.
 
     Returns:
-        A ``Comparison``, which is true if there is a difference: ``assert not compare(a, b)``. Each
-        of its ``differences`` has a field: "pairing", "base", "scaling", "scale" (the attention
+        A ``Comparison``, which is true if there is a difference: ``assert not compare(a, b)``. Its
+        ``verdict`` is "alike", "different", or "alike if permuted": only the pairing differs, and
+        the converter between the formats permutes the weights of queries and keys to match. It is
+        true then, too, because the descriptions do not show that the weights were permuted. Each of
+        its ``differences`` has a field: "pairing", "base", "scaling", "scale" (the attention
         factor), "softmax_correction", "head_dim", "rotary_dim", "rotary_start", "axis_map",
         "inv_freq" (frequencies that no base and scaling explain), "layer_count", "layer_types" or
         "nope_layers". ``errors`` say how far apart cosines, sines and scores are, and from which
@@ -163,23 +166,6 @@ def _with_names(descriptions: list[Description]) -> list[Description]:
     return named
 
 
-@dataclass(frozen=True)
-class Match:
-    """Layers of the first and of the other model that correspond to each other."""
-
-    layers: tuple[int, ...]
-    layer_type: str | None
-    groups: tuple[LayerGroup, LayerGroup]
-
-    @property
-    def rotating(self) -> tuple[Rotary, Rotary] | None:
-        """The two rotations, if both rotate."""
-        one, other = self.groups
-        if one.arguments is None or other.arguments is None:
-            return None
-        return Rotary(**one.arguments), Rotary(**other.arguments)
-
-
 class _Pair:
     """The first description and one other."""
 
@@ -202,77 +188,33 @@ class _Pair:
         self.unknown = {
             each.field for side in self.both for each in side.unknown if not each.assumed
         }
-        self.notes_found: list[str] = []
-        self.matches = list(self._matches())
+        matching = Matching(one, other)
+        self.matches, self.notes_found = matching.matches, matching.notes
 
     # Layers
 
-    def _matches(self) -> Iterator[Match]:
-        numbered = [_numbered(each) for each in self.both]
-        if all(numbered):
-            yield from self._by_number(*numbered)
-        elif any(len(each.groups) == 1 for each in self.both):
-            alone = 0 if len(self.one.groups) == 1 else 1
-            for group in self.both[1 - alone].groups:
-                pair = (self.both[alone].groups[0], group)
-                if (pair[0].arguments is None) != (pair[1].arguments is None):
-                    without = self.both[1 - alone].source
-                    self.notes_found.append(
-                        f"{without} has layers without rotary encoding; {self.both[alone].source} "
-                        "does not distinguish layers."
-                    )
-                    continue
-                several = len(self.both[1 - alone].groups) > 1
-                label = group.layer_type if several else None
-                yield Match(
-                    group.layers if several else (), label, pair if alone == 0 else pair[::-1]
-                )
-        else:
-            yield from self._by_type()
-
-    def _by_number(
-        self, one: dict[int, LayerGroup], other: dict[int, LayerGroup]
-    ) -> Iterator[Match]:
-        together: dict[tuple[int, int], list[int]] = {}
-        ids = [_first_alike(each) for each in self.both]
-        for layer in sorted(one.keys() & other.keys()):
-            key = ids[0][id(one[layer])], ids[1][id(other[layer])]
-            together.setdefault(key, []).append(layer)
-        every = len(together) == 1 and len(one) == len(other)
-        for layers in together.values():
-            groups = one[layers[0]], other[layers[0]]
-            kinds = {one[layer].layer_type or other[layer].layer_type for layer in layers}
-            label = kinds.pop() if len(kinds) == 1 else None
-            yield Match(() if every else tuple(layers), None if every else label, groups)
-
-    def _by_type(self) -> Iterator[Match]:
-        one, other = ({group.layer_type: group for group in each.groups} for each in self.both)
-        for label in one:
-            if label in other:
-                yield Match((), label, (one[label], other[label]))
-
     def _layer_differences(self) -> Iterator[Difference]:
-        numbered = [_numbered(each) for each in self.both]
-        if all(numbered):
-            counts = [
+        layers = [numbered(each) for each in self.both]
+        if all(layers):
+            counts = tuple(
                 each.layer_count or len(known)
-                for each, known in zip(self.both, numbered, strict=True)
-            ]
+                for each, known in zip(self.both, layers, strict=True)
+            )
             if counts[0] != counts[1]:
-                yield self._difference("layer_count", tuple(map(str, counts)))
+                yield self._difference("layer_count", counts)
             else:
-                alone = [tuple(sorted({*known} - {*numbered[1 - i]}))
-                         for i, known in enumerate(numbered)]  # fmt: skip
+                alone = [tuple(sorted({*known} - {*layers[1 - i]}))
+                         for i, known in enumerate(layers)]  # fmt: skip
                 if any(alone):
                     said = [f"attention in {layer_numbers(n)}" if n else "none" for n in alone]
-                    yield self._difference("layer_types", (said[0], said[1]))
+                    yield self._difference("layer_types", alone, words=said)
             return
         if any(len(each.groups) == 1 for each in self.both):
             return
         kinds = [{group.layer_type for group in each.groups} for each in self.both]
         if kinds[0] != kinds[1]:
-            said = [", ".join(sorted(str(kind) for kind in each)) for each in kinds]
-            yield self._difference("layer_types", (said[0], said[1]))
+            names = [sorted(str(kind) for kind in each) for each in kinds]
+            yield self._difference("layer_types", names, words=[*map(", ".join, names)])
 
     # Fields
 
@@ -288,8 +230,8 @@ class _Pair:
         if both is None:
             rotates = [group.arguments is not None for group in match.groups]
             if rotates[0] != rotates[1]:
-                words = {True: "rotated", False: "not rotated"}
-                yield self._difference("nope_layers", (words[rotates[0]], words[rotates[1]]), match)
+                words = ["rotated" if each else "not rotated" for each in rotates]
+                yield self._difference("nope_layers", rotates, match, words=words)
             return
         one, other = both
         for name in ("head_dim", "rotary_dim", "rotary_start", "pairing"):
@@ -297,22 +239,23 @@ class _Pair:
             if values[0] == values[1] or name in self.unknown:
                 continue
             if name != "pairing":
-                yield self._difference(name, texts(values), match)
+                yield self._difference(name, values, match)
             elif not self._are_permuted(values):
-                yield self._difference(name, texts(values), match, _PAIRING)
+                yield self._pairing_difference(values, match)
         yield from self._against_weights(match, both)
         if not _same_axes(one, other):
-            yield self._difference("axis_map", (axes(one), axes(other)), match)
+            maps = [None if each.axis_map is None else each.axis_map.tolist() for each in both]
+            yield self._difference("axis_map", maps, match, words=[*map(axes, both)])
         if one.rotary_dim == other.rotary_dim:
             yield from self._frequencies(match, one, other)
         if self._are_balanced(match, one, other):
             return
         if not close(one.scale, other.scale, self._error(one)[1]):
-            yield self._difference("scale", (number(one.scale), number(other.scale)), match, _SCALE)
+            yield self._difference("scale", (one.scale, other.scale), match, _SCALE)
         corrections = [group.softmax_correction for group in match.groups]
         if not close(*corrections) and "softmax_correction" not in self.unknown:
             yield self._difference(
-                "softmax_correction", (number(corrections[0]), number(corrections[1])), match,
+                "softmax_correction", corrections, match,
                 "The softmax scale is multiplied by it, apart from the rotation.",
             )  # fmt: skip
 
@@ -327,6 +270,19 @@ class _Pair:
             for rotary, correction in zip((one, other), corrections, strict=True)
         ]
         return not close(*corrections) and close(*scores)
+
+    def _pairing_difference(self, pairings: tuple[Any, Any], match: Match) -> Difference:
+        """A difference of pairings; it is expected if the converter of one format makes it."""
+        converter = next(
+            (
+                side.permuted_by
+                for side, its, theirs in zip(self.both, pairings, pairings[::-1], strict=True)
+                if side.permuted_by and (its, theirs) == ("interleaved", "half")
+            ),
+            "",
+        )
+        comment = _EXPECTED.format(converter) if converter else _PAIRING
+        return self._difference("pairing", pairings, match, comment, expected=bool(converter))
 
     def _are_permuted(self, pairings: tuple[Any, Any]) -> bool:
         """Whether the weights match the different pairings: as told, or by their appearance."""
@@ -346,8 +302,7 @@ class _Pair:
                 continue
             looks, does = look.pairing, rotary.pairing
             comment = f"The weights of {source} look like {looks}, but it rotates {does}."
-            values = texts((both[0].pairing, both[1].pairing))
-            yield self._difference("pairing", values, match, comment)
+            yield self._difference("pairing", (both[0].pairing, both[1].pairing), match, comment)
 
     def fields_of(self, match: Match) -> set[str]:
         """The fields in which the layers of a match differ."""
@@ -359,31 +314,35 @@ class _Pair:
             if "inv_freq" not in one._given and "inv_freq" not in other._given:
                 if not close(one.base, other.base):
                     named = True
-                    yield self._difference("base", (number(one.base), number(other.base)), match)
+                    yield self._difference("base", (one.base, other.base), match)
                 words = scaling_words(one.scaling, other.scaling)
                 if words is not None:
                     named = True
-                    yield self._difference("scaling", words, match)
+                    yield self._difference("scaling", _scalings(one, other), match, words=words)
             if not named and any(not each.names_a_base for each in self.both):
                 # Factors on top of a base that an engine assumed: nobody chose these frequencies.
-                bases = ["none" if "inv_freq" in r._given else number(r.base) for r in (one, other)]
-                yield self._difference("base", tuple(bases), match)
+                bases = [None if "inv_freq" in r._given else r.base for r in (one, other)]
+                yield self._difference("base", bases, match)
             elif not named:
-                yield self._difference("inv_freq", frequency_words(one, other), match)
+                found = [each.inv_freq.tolist() for each in (one, other)]
+                yield self._difference("inv_freq", found, match, words=frequency_words(one, other))
             return
         beyond = self._beyond(match)
         if beyond is not None:
             length, words = beyond
-            comment = f"Alike for sequences of up to {length:,} positions, different beyond."
-            yield self._difference("scaling", words, match, comment)
+            comment = f"Alike for sequences of up to {length}, different beyond."
+            yield self._difference("scaling", _scalings(one, other), match, comment, words)
 
-    def _beyond(self, match: Match) -> tuple[int, tuple[str, str]] | None:
+    def _beyond(self, match: Match) -> tuple[str, tuple[str, str]] | None:
         """The length beyond which frequencies that depend on the length differ."""
         given = [group.arguments or {} for group in match.groups]
-        changing = [each for each in given if depends_on_length(each)]
-        if not changing:
+        lengths = sorted({each for each in map(trained_length, given) if each is not None})
+        if any(map(_has_unknown_length, match.groups)):
+            # Without the length nothing can be computed beyond it: only the scalings are compared.
+            words = scaling_words(given[0].get("scaling"), given[1].get("scaling"))
+            return words and ("the trained length", words)
+        if not lengths:
             return None
-        lengths = sorted({trained_length(each) for each in changing})
         short = [Rotary(**each) for each in given]
         same_scale = close(short[0].scale, short[1].scale, self._error(short[0])[1])
         for length in (*lengths, *(2 * each for each in lengths), 8 * lengths[-1]):
@@ -393,7 +352,7 @@ class _Pair:
             scales_part = same_scale and not close(one.scale, other.scale, by_scale)
             if scales_part or not _same_frequencies(one, other, by):
                 words = scaling_words(given[0].get("scaling"), given[1].get("scaling"))
-                return lengths[0], words or frequency_words(one, other)
+                return f"{lengths[0]:,} positions", words or frequency_words(one, other)
         return None
 
     def _error(self, rotary: Rotary) -> tuple[Any, float]:
@@ -407,13 +366,18 @@ class _Pair:
     def _difference(
         self,
         name: str,
-        values: tuple[str, ...],
+        values: Sequence[Any],
         match: Match | None = None,
         comment: str = "",
+        words: Sequence[str] | None = None,
+        expected: bool = False,
     ) -> Difference:
-        said = [in_words(each, name, text) for each, text in zip(self.both, values, strict=True)]
+        one, other = texts(values) if words is None else words
+        said = in_words(self.one, name, one), in_words(self.other, name, other)
         layers, label = ((), None) if match is None else (match.layers, match.layer_type)
-        return Difference(name, self.sources, (said[0], said[1]), layers, label, comment)
+        return Difference(
+            name, self.sources, (values[0], values[1]), said, layers, label, comment, expected
+        )
 
     # Distances
 
@@ -425,6 +389,8 @@ class _Pair:
             if both is None or both[0].rotary_dim != both[1].rotary_dim:
                 continue
             if not self.fields_of(match) & _MEASURED:
+                continue
+            if any(map(_has_unknown_length, match.groups)):
                 continue
             one, other = match.groups
             at = distances_at(one, other, self.positions)
@@ -473,34 +439,21 @@ _PAIRING = (
     "With the same weights one of them is wrong, although nothing fails. If a converter permuted "
     "the weights of queries and keys to match, say so (--permuted)."
 )
+_EXPECTED = (
+    "Expected: for this architecture {} permutes the weights of queries and keys to match. The "
+    "descriptions do not show whether it did: say so with --permuted (permuted=True), or check the "
+    "weights with --weights. If they were not permuted, attention is wrong, although nothing fails."
+)
 _SCALE = "Cosines and sines are multiplied by it, so scores grow by its square."
 
 
-def _numbered(description: Description) -> dict[int, LayerGroup]:
-    """The group of each layer; empty if layers have no numbers."""
-    if not all(group.layers for group in description.groups):
-        return {}
-    return {layer: group for group in description.groups for layer in group.layers}
+def _has_unknown_length(group: LayerGroup) -> bool:
+    """Whether frequencies depend on the length, but not from which length on."""
+    return depends_on_length(group.arguments) and trained_length(group.arguments) is None
 
 
-def _first_alike(description: Description) -> dict[int, int]:
-    """For each group, by its id, the first that rotates alike: some differ only in windows."""
-    found: dict[int, int] = {}
-    first: list[tuple[LayerGroup, Rotary | None]] = []
-    for group in description.groups:
-        rotary = None if group.arguments is None else Rotary(**group.arguments)
-        alike = next(
-            (
-                id(known)
-                for known, its in first
-                if its == rotary and known.softmax_correction == group.softmax_correction
-            ),
-            None,
-        )
-        if alike is None:
-            first.append((group, rotary))
-        found[id(group)] = id(group) if alike is None else alike
-    return found
+def _scalings(one: Rotary, other: Rotary) -> list[dict[str, Any] | None]:
+    return [None if each.scaling is None else dict(each.scaling) for each in (one, other)]
 
 
 def _same_frequencies(one: Rotary, other: Rotary, error: Any = SAME) -> bool:

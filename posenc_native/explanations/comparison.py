@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from posenc_native.base.documents.html import as_html
+from posenc_native.base.documents.parts import GAP, Part, as_text
 from posenc_native.formats.description import NAMES
 
-from .words import WIDTH, layer_numbers, number, wrapped
+from .words import WIDTH, layer_numbers, number
 
 
 @dataclass(frozen=True)
@@ -17,24 +20,46 @@ class Difference:
     Attributes:
         field: "base", "scaling", "pairing", "nope_layers" ...: see `posenc_native.compare`.
         sources: the two that differ, as the caller named them.
-        values: the two values, in the words of each format.
+        values: the two values: numbers, names, lists, and mappings for scalings; for "nope_layers"
+            whether the layers are rotated.
+        words: the two values in the words of each format.
         layers: indices of the layers concerned; empty for all, or if layers have no numbers.
         layer_type: the type of these layers, if layers are distinguished by type.
         comment: the consequence; may be empty.
+        expected: whether a correct conversion has this difference. This is a pairing to which the
+            converter of one of the formats permutes the weights of queries and keys. The
+            descriptions do not show whether the weights were permuted.
     """
 
     field: str
     sources: tuple[str, str]
-    values: tuple[str, str]
+    values: tuple[Any, Any]
+    words: tuple[str, str]
     layers: tuple[int, ...] = ()
     layer_type: str | None = None
     comment: str = ""
+    expected: bool = False
 
     def __str__(self) -> str:
         where = _where(self.layers, self.layer_type)
-        one, other = self.values
+        one, other = self.words
         comment = f" {self.comment}" if self.comment else ""
         return f"{NAMES[self.field]}{where}: {one} against {other}.{comment}"
+
+
+class ErrorAt(NamedTuple):
+    """How far apart two rotations are at a position.
+
+    Attributes:
+        position: the position, or the distance of a query and a key.
+        cos_sin: the largest difference of a cosine or sine at this position.
+        score: the largest difference of a score between a query and a key of length 1 that many
+            positions apart, softmax correction included.
+    """
+
+    position: int
+    cos_sin: float
+    score: float
 
 
 @dataclass(frozen=True)
@@ -44,10 +69,7 @@ class LayerError:
     Attributes:
         sources: the two that differ, as the caller named them.
         layers, layer_type: as in `Difference`.
-        at: for each requested position ``(position, error of cos and sin, error of a score)``. The
-            first error is the largest difference of a cosine or sine there. The second is the
-            largest difference of a score between a query and a key of length 1 that many positions
-            apart, softmax correction included.
+        at: an `ErrorAt` for each requested position.
         first_visible: the first position at which a cosine or sine differs by more than 2^-9, which
             bfloat16 can show (half of its step just below 1); None if there is none up to
             `searched`.
@@ -57,7 +79,7 @@ class LayerError:
     sources: tuple[str, str]
     layers: tuple[int, ...]
     layer_type: str | None
-    at: tuple[tuple[int, float, float], ...]
+    at: tuple[ErrorAt, ...]
     first_visible: int | None
     searched: int
 
@@ -65,6 +87,11 @@ class LayerError:
 @dataclass(frozen=True)
 class Comparison:
     """The result of `compare`, true if there is a difference: ``assert not compare(a, b)``.
+
+    Its ``str()`` is its `text`, which notebooks show as HTML.
+
+    It is also true if the only difference is an expected one (see `verdict`), because the
+    descriptions do not show whether the weights were permuted.
 
     Attributes:
         sources: the compared sources, as the caller named them.
@@ -91,47 +118,84 @@ class Comparison:
         """Whether all of them rotate alike."""
         return not self.differences
 
+    @property
+    def verdict(self) -> str:
+        """One of "alike", "alike if permuted" and "different".
+
+        "alike if permuted" means that only the expected permutation differs: they rotate alike if
+        the weights of queries and keys were permuted, as a converter between their formats does.
+        Compare with ``permuted=True`` to say that they were, or with ``weights`` to check.
+        """
+        return _verdict(self.differences)
+
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON values."""
-        return {"alike": self.alike, **asdict(self)}
+        """All of it as JSON values: numbers are numbers, errors have names."""
+        found = {"alike": self.alike, "verdict": self.verdict, **asdict(self)}
+        for error in found["errors"]:
+            error["at"] = [each._asdict() for each in error["at"]]
+        return found
 
     def text(self, width: int = WIDTH) -> str:
-        """All of it, in lines of at most `width` characters."""
+        """All of it, in lines of at most `width` characters; the verdict comes first."""
+        return as_text(self._parts(), width)
+
+    def _repr_html_(self) -> str:
+        """Notebooks show this in place of the repr."""
+        return as_html(self._parts())
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """IPython shows this in a terminal."""
+        printer.text(self.text())
+
+    def _parts(self) -> Iterator[Part]:
         first, *others = self.sources
-        lines = []
-        for source, form in zip(self.sources, self.formats, strict=True):
-            lines += wrapped(f"{source}: {form}", width, "", "  ")
         for other in others:
             pair = (first, other)
             found = [each for each in self.differences if each.sources == pair]
-            what = "rotate alike" if not found else "differ"
-            lines += ["", *wrapped(f"{first} and {other} {what}", width, "", "")]
-            for difference in found:
-                lines += wrapped(str(difference), width, "  - ", "    ")
+            yield Part("heading", f"{first} and {other}{_verdict_words(found)}")
+            yield from (Part("item", str(difference)) for difference in found)
             for error in self.errors:
                 if error.sources == pair:
-                    lines += _error_lines(error, width)
+                    yield from _parts_of_error(error)
+            yield GAP
+        for source, form in zip(self.sources, self.formats, strict=True):
+            yield Part("entry", f"{source}: {form}")
         if self.notes:
-            lines += ["", "Worth knowing"]
-            for note in self.notes:
-                lines += wrapped(note, width, "  - ", "    ")
-        return "\n".join(lines)
+            yield GAP
+            yield Part("heading", "Worth knowing")
+            yield from (Part("item", note) for note in self.notes)
 
 
-def _error_lines(error: LayerError, width: int) -> list[str]:
+def _verdict(differences: Sequence[Difference]) -> str:
+    if not differences:
+        return "alike"
+    return "alike if permuted" if all(each.expected for each in differences) else "different"
+
+
+def _verdict_words(differences: Sequence[Difference]) -> str:
+    if not differences:
+        return " rotate alike"
+    expected = "the expected permutation"
+    named = dict.fromkeys(
+        expected if each.expected else NAMES[each.field]
+        for each in sorted(differences, key=lambda each: each.expected)
+    )
+    if [*named] == [expected]:
+        return f": only {expected} differs (--permuted)"
+    return f" differ: {', '.join(named)}"
+
+
+def _parts_of_error(error: LayerError) -> Iterator[Part]:
     where = _where(error.layers, error.layer_type)
     if error.first_visible is None:
         said = f"in bfloat16 cosines and sines look the same up to position {error.searched:,}"
     else:
         said = f"in bfloat16 cosines or sines differ from position {error.first_visible:,} on"
-    lines = ["", *wrapped(f"How far apart{where}: {said}.", width, "  ", "  ")]
+    yield GAP
+    yield Part("remark", f"How far apart{where}: {said}.")
     if error.at:
-        lines.append("     position   cos and sin         score")
-        lines += [
-            f"  {position:>11,}{cosine:>14}{score:>14}"
-            for position, cosine, score in ((p, number(c), number(s)) for p, c, s in error.at)
-        ]
-    return lines
+        rows = ((f"{p:,}", number(c), number(s)) for p, c, s in error.at)
+        yield Part("table", rows=(("position", "cos and sin", "score"), *rows))
 
 
 def _where(layers: tuple[int, ...], layer_type: str | None) -> str:

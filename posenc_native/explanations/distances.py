@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from posenc_native.formats.description import at_length, depends_on_length, trained_length
+from posenc_native.formats.description import at_length, trained_length
 from posenc_native.models.config import LayerGroup
 from posenc_native.rotary.rotary import Rotary
+
+from .comparison import ErrorAt
 
 # Half of a step of bfloat16 just below 1: a smaller difference of cosines is lost in rounding.
 VISIBLE = 2.0**-9
@@ -21,12 +23,12 @@ _ROWS = 1 << 12  # positions in one step
 
 def distances_at(
     one: LayerGroup, other: LayerGroup, positions: Sequence[int]
-) -> tuple[tuple[int, float, float], ...]:
-    """For each position the largest errors of cosines and sines, and of scores: see `LayerError`.
+) -> tuple[ErrorAt, ...]:
+    """For each position the largest errors of cosines and sines, and of scores.
 
     All axes have the same position, as for text.
     """
-    return tuple((position, *_distance(one, other, position)) for position in positions)
+    return tuple(ErrorAt(position, *_distance(one, other, position)) for position in positions)
 
 
 def _distance(one: LayerGroup, other: LayerGroup, position: int) -> tuple[float, float]:
@@ -47,8 +49,8 @@ def _distance(one: LayerGroup, other: LayerGroup, position: int) -> tuple[float,
 def first_visible(one: LayerGroup, other: LayerGroup, longest: int) -> int | None:
     """The first position below `longest` at which a cosine or sine differs by more than VISIBLE."""
     given = [group.arguments or {} for group in (one, other)]
-    changing = [each for each in given if depends_on_length(each)]
-    bounds = sorted({trained_length(each) for each in changing if trained_length(each) < longest})
+    lengths = {trained_length(each) for each in given}
+    bounds = sorted(length for length in lengths if length is not None and length < longest)
     start = 0
     for end in (*bounds, longest):
         found = _first_between(given, start, end)
@@ -61,10 +63,8 @@ def first_visible(one: LayerGroup, other: LayerGroup, longest: int) -> int | Non
 def _first_between(given: Sequence[Mapping[str, Any]], start: int, end: int) -> int | None:
     """The same between `start` and `end`, where no scaling begins."""
     dynamic = any(
-        depends_on_length(each)
-        and each["scaling"]["rope_type"] == "dynamic"
-        and start >= trained_length(each)
-        for each in given
+        length is not None and each["scaling"]["rope_type"] == "dynamic" and start >= length
+        for each, length in ((each, trained_length(each)) for each in given)
     )
     if not dynamic:
         one, other = (Rotary(**at_length(each, start + 1)) for each in given)

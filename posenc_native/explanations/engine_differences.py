@@ -153,17 +153,22 @@ def _truncation(case: Case) -> Iterator[str]:
 @_check
 def _lengths(case: Case) -> Iterator[str]:
     if case.rope_type == "dynamic" and "alpha" not in case.scaling:
-        factor, length = case.scaling["factor"], case.scaling.get("max_position_embeddings", 0)
+        factor, length = case.scaling["factor"], case.scaling.get("max_position_embeddings")
+        longest = (
+            f"{number(factor)} times the length in training"
+            if length is None
+            else f"{number(length * factor)} positions"
+        )
         yield (
             "transformers recomputes the frequencies whenever a sequence grows longer than those "
             "before it, so cached keys were rotated by older frequencies. vLLM and SGLang compute "
-            f"them once, for {number(length * factor)} positions, so they are not dynamic at all. "
+            f"them once, for {longest}, so they are not dynamic at all. "
             "Rotary.from_config(..., seq_len=...) gives the frequencies for a given length."
         )
     if case.rope_type == "longrope":
         trained = case.scaling["original_max_position_embeddings"]
         yield (
-            f"Engines disagree on when to switch to the long factors (beyond {trained:,} "
+            f"Engines disagree on when to switch to the long factors (beyond {number(trained)} "
             "positions). transformers decides in each call by the largest position, for the whole "
             "batch, and Phi-3 then drops its cache. vLLM decides once at the start, by the longest "
             "sequence that it may serve, so it uses the long factors for short texts too. SGLang "

@@ -11,16 +11,18 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 
 from posenc_native.base.suggestions.vocabulary import MISSING, takes_words, unknown_keywords
 from posenc_native.formats.description import Description
 from posenc_native.formats.reading import read
 from posenc_native.models.config import LayerGroup
 from posenc_native.rotary.rotary import Rotary
-from posenc_native.spectra.scaling import rotary_frequencies
+from posenc_native.spectra.scaling import rotary_blend, rotary_frequencies
 
 from .engine_differences import _SEVERAL, CHECKS, Case, _float32_phase
 from .explanation import NOPE, Explanation, LayerExplanation
+from .field_words import value_text
 from .words import number, times, turn_text
 
 
@@ -86,7 +88,13 @@ def _of_file(model: Description) -> list[str]:
     """The values that the file leaves to its engine, and remarks about this file."""
     # For the base of a Hugging Face configuration, a check has better words.
     unknown = [] if model.entries else [each for each in model.unknown if each.assumed]
-    return [*(f"{str(each)[0].upper()}{str(each)[1:]}." for each in unknown), *model.remarks]
+    said = [f"{str(each)[0].upper()}{str(each)[1:]}." for each in unknown]
+    if model.permuted_by:
+        said.append(
+            f"For this architecture {model.permuted_by} permutes the weights of queries and keys; "
+            "the Hugging Face checkpoint has the half pairing."
+        )
+    return [*said, *model.remarks]
 
 
 # Facts
@@ -165,22 +173,56 @@ def _scaling(rotary: Rotary) -> list[str]:
         if "inv_freq" in rotary._given:
             return []
         return ["No scaling: frequencies and cosines are used as they are."]
-    words = _SCALING_WORDS[scaling["rope_type"]](scaling)
-    plain, _ = rotary_frequencies(2 * len(rotary.inv_freq), rotary.base)
-    ratio = plain / np.where(rotary.inv_freq == 0, np.inf, rotary.inv_freq)
-    if scaling["rope_type"] in ("yarn", "llama3"):
-        factor = ratio.max()
-        kept = int((ratio < 1 + 1e-9).sum())
-        slowed = int((ratio > factor * (1 - 1e-9)).sum()) if factor > 1 + 1e-9 else 0
+    rope_type = scaling["rope_type"]
+    words = _SCALING_WORDS.get(rope_type, _general_words)(scaling)
+    plain, _ = rotary_frequencies(rotary.rotary_dim, rotary.base)
+    turning = rotary.inv_freq != 0
+    ratio = plain[turning] / rotary.inv_freq[turning]
+    factor = float(ratio.max(initial=1.0))
+    kept, slowed = np.abs(ratio - 1) < 1e-9, ratio > 1 + 1e-9
+    if rotary_blend("explain", rotary.rotary_dim, rotary.base, scaling) is not None:
+        fully = slowed & (ratio > factor * (1 - 1e-9))
         words += (
-            f" Here {kept} pairs keep their frequency, {len(ratio) - kept - slowed} are blended "
-            f"and {slowed} are slowed by {number(float(factor))}."
+            f" Here {kept.sum()} pairs keep their frequency, {(~kept & ~fully).sum()} are blended "
+            f"and {fully.sum()} are slowed by {number(factor)}."
         )
-    return [f"Scaling {scaling['rope_type']}: {words}"]
+    elif rope_type not in _SCALING_WORDS:
+        faster, least = ratio < 1 - 1e-9, float(ratio.min(initial=1.0))
+        words += (
+            f" Number of pairs that keep their frequency: {kept.sum()}"
+            f"{_changed(slowed, 'slowed', factor)}{_changed(faster, 'faster', 1 / least)}."
+        )
+    return [f"Scaling {rope_type}: {words}"]
+
+
+def _changed(pairs: npt.NDArray[np.bool_], how: str, most: float) -> str:
+    return f"; that are {how}: {pairs.sum()} (by up to {number(most)})" if pairs.any() else ""
+
+
+def _general_words(scaling: Mapping[str, Any]) -> str:
+    """A type without words of its own: its parameters."""
+    given = ", ".join(
+        f"{key} {value_text(value)}" for key, value in scaling.items() if key != "rope_type"
+    )
+    return f"the frequencies follow a rule of this name{f' with {given}' if given else ''}."
 
 
 def _linear_words(scaling: Mapping[str, Any]) -> str:
     return f"every frequency is divided by {number(scaling['factor'])}."
+
+
+def _ntk_words(scaling: Mapping[str, Any]) -> str:
+    factor, power = number(scaling["factor"]), scaling.get("mixed_b")
+    if power is None:
+        return f"the base is stretched (NTK) by {factor}."
+    return (
+        f"every frequency is divided by a power of {factor} that grows from pair to pair (NTK, "
+        f"mixed_b {number(power)})."
+    )
+
+
+def _ntk_alpha_words(scaling: Mapping[str, Any]) -> str:
+    return f"the base is stretched once (alpha {number(scaling['alpha'])})."
 
 
 def _dynamic_words(scaling: Mapping[str, Any]) -> str:
@@ -190,23 +232,27 @@ def _dynamic_words(scaling: Mapping[str, Any]) -> str:
             "nothing depends on the length."
         )
     length = scaling.get("max_position_embeddings")
-    trained = "those in training" if length is None else f"{length:,} positions"
+    trained = "those in training" if length is None else f"{number(length)} positions"
     return (
         f"the base grows with the length of sequences longer than {trained} (factor "
-        f"{number(scaling['factor'])}); the frequencies shown are for shorter ones."
+        f"{number(scaling['factor'])}); {_length_shown(scaling)}."
     )
+
+
+def _length_shown(scaling: Mapping[str, Any]) -> str:
+    length = scaling.get("seq_len")
+    shorter = "shorter ones" if length is None else f"{number(length)} positions"
+    return f"the frequencies shown are for {shorter}"
 
 
 def _yarn_words(scaling: Mapping[str, Any]) -> str:
     fast, slow = scaling.get("beta_fast", 32), scaling.get("beta_slow", 1)
-    factor = scaling.get("factor")
-    by = "the ratio of the lengths" if factor is None else number(factor)
     bounds = "" if scaling.get("truncate", True) else " (bounds not rounded to whole pairs)"
     return (
         f"pairs that turn more than {times(fast)} within the "
-        f"{scaling['original_max_position_embeddings']:,} positions of the original context keep "
-        f"their frequency, those that turn less than {times(slow)} are slowed by {by}, "
-        f"those between are blended{bounds}."
+        f"{number(scaling['original_max_position_embeddings'])} positions of the original context "
+        f"keep their frequency, those that turn less than {times(slow)} are slowed by "
+        f"{number(scaling['factor'])}, those between are blended{bounds}."
     )
 
 
@@ -215,8 +261,8 @@ def _llama3_words(scaling: Mapping[str, Any]) -> str:
     between = "" if low == high else " those between are blended."
     return (
         f"pairs that turn more than {times(high)} within the "
-        f"{scaling['original_max_position_embeddings']:,} positions of the original context keep "
-        f"their frequency, those that turn less than {times(low)} are slowed by "
+        f"{number(scaling['original_max_position_embeddings'])} positions of the original context "
+        f"keep their frequency, those that turn less than {times(low)} are slowed by "
         f"{number(scaling['factor'])}{',' if between else '.'}{between}"
     )
 
@@ -226,8 +272,8 @@ def _longrope_words(scaling: Mapping[str, Any]) -> str:
     return (
         "every frequency is divided by its own factor: "
         f"{number(short.min())} to {number(short.max())} for sequences of up to "
-        f"{scaling['original_max_position_embeddings']:,} positions, {number(long.min())} to "
-        f"{number(long.max())} for longer ones. The frequencies shown are for the shorter."
+        f"{number(scaling['original_max_position_embeddings'])} positions, {number(long.min())} to "
+        f"{number(long.max())} for longer ones; {_length_shown(scaling)}."
     )
 
 
@@ -239,15 +285,25 @@ def _proportional_words(scaling: Mapping[str, Any]) -> str:
     )
 
 
+def _axial_words(scaling: Mapping[str, Any]) -> str:
+    axes = number(scaling.get("axes", 2))
+    return (
+        f"the pairs form {axes} equal blocks, and each has the frequencies of a head with 1/{axes} "
+        "of the rotated dims."
+    )
+
+
+# Better words for some types; `_general_words` has those for all others.
 _SCALING_WORDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "linear": _linear_words,
-    "ntk": lambda scaling: f"the base is stretched (NTK) by {number(scaling['factor'])}.",
-    "ntk_alpha": lambda scaling: _dynamic_words(scaling),
+    "ntk": _ntk_words,
+    "ntk_alpha": _ntk_alpha_words,
     "dynamic": _dynamic_words,
     "yarn": _yarn_words,
     "llama3": _llama3_words,
     "longrope": _longrope_words,
     "proportional": _proportional_words,
+    "axial": _axial_words,
 }
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from posenc_native.base.documents.html import as_html
+from posenc_native.base.documents.parts import GAP, Part, as_text
 from posenc_native.formats.description import Description
 from posenc_native.models.unread import UnreadEntry
 from posenc_native.rotary.rotary import Rotary
 
-from .words import WIDTH, layer_numbers, wrapped
+from .words import WIDTH, layer_numbers
 
 _INTRODUCTION = (
     "Each pair of numbers in a query or key is turned by an angle that grows with the position of "
@@ -40,7 +43,7 @@ class LayerExplanation:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The result of `explain`; its ``str()`` is its `text`.
+    """The result of `explain`; its ``str()`` is its `text`, which notebooks show as HTML.
 
     Attributes:
         model_type: of the language model, as in the configuration; "" if it has none.
@@ -65,22 +68,30 @@ class Explanation:
 
     def text(self, width: int = WIDTH) -> str:
         """All of it, in lines of at most `width` characters; only headings are not indented."""
-        lines = [f"Rotary encoding of {self.model_type or 'an unnamed model'}{self._read_by()}"]
-        lines += [*wrapped(_INTRODUCTION, width, "", ""), ""]
+        return as_text(self._parts(), width)
+
+    def _repr_html_(self) -> str:
+        """Notebooks show this in place of the repr."""
+        return as_html(self._parts())
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """IPython shows this in a terminal."""
+        printer.text(self.text())
+
+    def _parts(self) -> Iterator[Part]:
+        name = self.model_type or "an unnamed model"
+        yield Part("heading", f"Rotary encoding of {name}{self._read_by()}")
+        yield Part("paragraph", _INTRODUCTION)
+        yield GAP
         for group in self.layers:
-            lines.append(_heading(group, len(self.layers) == 1))
-            lines += [line for fact in group.facts for line in wrapped(fact, width, "  ", "  ")]
-            lines.append("")
-        if self.warnings:
-            lines.append("Worth knowing")
-            for warning in self.warnings:
-                lines += wrapped(warning, width, "  - ", "    ")
-            lines.append("")
-        if self.unread:
-            lines.append("Not read")
-            for entry in self.unread:
-                lines += wrapped(str(entry), width, "  - ", "    ")
-        return "\n".join(lines).rstrip()
+            yield Part("heading", _heading(group, len(self.layers) == 1))
+            yield from (Part("fact", fact) for fact in group.facts)
+            yield GAP
+        for heading, items in (("Worth knowing", self.warnings), ("Not read", self.unread)):
+            if items:
+                yield Part("heading", heading)
+                yield from (Part("item", str(item)) for item in items)
+                yield GAP
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as JSON values; numbers are numbers, lists are whole."""
@@ -97,6 +108,7 @@ class Explanation:
             "unknown": [] if about is None else [vars(each) for each in about.unknown],
             "warnings": list(self.warnings),
             "unread": [each._asdict() for each in self.unread],
+            "permuted_by": "" if about is None else about.permuted_by,
         }
 
     def _read_by(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,9 @@ def close(one: float, other: float, error: float = SAME) -> bool:
     return abs(one - other) <= error * max(abs(one), abs(other))
 
 
-def texts(values: tuple[Any, Any]) -> tuple[str, str]:
-    """Two values as people write them."""
-    one, other = (number(each) if isinstance(each, (int, float)) else str(each) for each in values)
+def texts(values: Sequence[Any]) -> tuple[str, str]:
+    """Two values as people write them; None is "none"."""
+    one, other = ("none" if each is None else value_text(each) for each in values)
     return one, other
 
 
@@ -53,12 +54,7 @@ def _counting(scaling: dict[str, Any]) -> dict[str, Any]:
     known = _COUNTING.get(scaling["rope_type"])
     if known is None:
         return scaling
-    found = {key: value for key, value in scaling.items() if key in known and value is not None}
-    longest = scaling.get("max_position_embeddings")
-    if longest is not None:
-        trained = found.setdefault("original_max_position_embeddings", longest)
-        if scaling["rope_type"] == "yarn" and "factor" not in found:
-            found["factor"] = longest / trained
+    found = {key: value for key, value in scaling.items() if key in known}
     usual = {key: value for key, value in known.items() if value is not None}
     return {"rope_type": scaling["rope_type"], **usual, **found}
 
@@ -75,7 +71,7 @@ def scaling_words(one: Any, other: Any) -> tuple[str, str] | None:
     if not keys:
         return None
     said = [
-        f"{each['rope_type']}, " + ", ".join(f"{key} {_value(each.get(key))}" for key in keys)
+        f"{each['rope_type']}, " + ", ".join(f"{key} {value_text(each.get(key))}" for key in keys)
         for each in (one, other)
     ]
     return said[0], said[1]
@@ -96,13 +92,14 @@ def _same_value(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def _value(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """A value of a scaling as people write it."""
     if value is None:
         return "not given"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, (list, tuple)):
-        return f"{number(min(value))} to {number(max(value))}"
+        return f"{value_text(min(value))} to {value_text(max(value))}" if value else "empty"
     return number(value) if isinstance(value, (int, float)) else str(value)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 
 import numpy as np
 
@@ -38,13 +37,6 @@ def layer_rule(layer_type: str | None, every: int) -> str:
         return f"those of type {layer_type}{usual}"
     return (
         f"{every_nth(every)} layer" if every > 0 else f"the last and {every_nth(-every)} before it"
-    )
-
-
-def wrapped(text: str, width: int, first: str, then: str) -> list[str]:
-    """The lines of a text, with one indentation for the first and one for the others."""
-    return textwrap.wrap(
-        text, width, initial_indent=first, subsequent_indent=then, break_on_hyphens=False
     )
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from posenc_native.models.config import LayerGroup
 from posenc_native.models.unread import UnreadEntry
+from posenc_native.spectra.scaling import scaling_in_full
 
 # Scalings whose frequencies depend on the length of the sequence.
 BY_LENGTH = ("dynamic", "longrope")
@@ -75,7 +76,7 @@ class Description:
         format: the name of the file's format.
         engine: the engine whose defaults apply to values that the file leaves out.
         model_type: as the file names its architecture; "" if it does not.
-        groups: the attention layers, grouped by how they rotate.
+        groups: the attention layers, grouped by how they rotate; their scalings in full.
         layer_count: the number of all layers; None if the file does not say.
         length: the longest sequence that the model is meant for, in positions; None if the file
             does not say.
@@ -91,6 +92,8 @@ class Description:
         latent: whether the rotated dims are a separate tensor (multi-head latent attention).
         sees: whether it is a vision encoder.
         error: errors of rotations known only by rounded values, by their number of pairs.
+        permuted_by: the converter that permutes the weights of queries and keys between the half
+            pairing of Hugging Face and the interleaved pairing of this format; "" if none does.
     """
 
     source: str
@@ -111,6 +114,10 @@ class Description:
     latent: bool = False
     sees: bool = False
     error: Mapping[int, RoundingError] = field(default_factory=dict)
+    permuted_by: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "groups", tuple(map(_in_full, self.groups)))
 
     @property
     def names_a_base(self) -> bool:
@@ -118,10 +125,21 @@ class Description:
         return all(unknown.field != "base" for unknown in self.unknown)
 
 
+def _in_full(group: LayerGroup) -> LayerGroup:
+    """The same layers, their scaling in full, and the base that it may have beside them."""
+    given = group.arguments
+    if given is None or given.get("scaling") is None:
+        return group
+    scaling = given["scaling"]
+    base = scaling.get("rope_theta")
+    own = {} if base is None else {"base": float(base)}
+    return replace(group, arguments={**given, "scaling": scaling_in_full(scaling), **own})
+
+
 def at_length(arguments: Mapping[str, Any], seq_len: int) -> dict[str, Any]:
     """Arguments of `Rotary` for sequences of this length; unchanged if it does not matter."""
     scaling = arguments.get("scaling")
-    if not depends_on_length(arguments):
+    if trained_length(arguments) is None:
         return dict(arguments)
     return {**arguments, "scaling": {**scaling, "seq_len": seq_len}}  # type: ignore[dict-item]
 
@@ -134,9 +152,14 @@ def depends_on_length(arguments: Mapping[str, Any] | None) -> bool:
     return scaling["rope_type"] in BY_LENGTH and "alpha" not in scaling
 
 
-def trained_length(arguments: Mapping[str, Any]) -> int:
-    """The longest sequence for which a scaling by length leaves frequencies unchanged."""
+def trained_length(arguments: Mapping[str, Any] | None) -> int | None:
+    """The longest sequence for which a scaling by length leaves frequencies unchanged.
+
+    None if frequencies do not change, or if the scaling has no length ("dynamic" may have none).
+    """
+    if arguments is None or not depends_on_length(arguments):
+        return None
     scaling = arguments["scaling"]
     key = "max" if scaling["rope_type"] == "dynamic" else "original_max"
-    length = scaling.get(f"{key}_position_embeddings") or scaling["max_position_embeddings"]
-    return int(length)
+    length = scaling.get(f"{key}_position_embeddings")
+    return None if length is None else int(length)

@@ -18,7 +18,7 @@ from posenc_native.spectra.frequencies import rounded_frequencies
 from posenc_native.spectra.scaling import rotary_frequencies
 
 from .binary.gguf import architectures, yarn_magnitude
-from .description import Description
+from .description import Description, depends_on_length
 
 
 @dataclass
@@ -28,15 +28,26 @@ class Written:
     Attributes:
         entries: names and values, as in the format.
         lost: a sentence for each fact of the description that the format cannot express.
+        permuted: whether the weights of queries and keys are permuted to match the format's
+            pairing, so that a pairing that it cannot express is not lost.
     """
 
     entries: dict[str, Any] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
+    permuted: bool = False
+
+    def lose_pairing(self, sentence: str) -> None:
+        """Say that the format has another pairing, unless the weights are permuted to match."""
+        if not self.permuted:
+            self.lost.append(sentence)
 
 
-def write(description: Description, form: str) -> Written:
-    """A description in the words of "hf", "gguf", "megatron" or "mistral"."""
-    result = Written()
+def write(description: Description, form: str, permuted: bool = False) -> Written:
+    """A description in the words of "hf", "gguf", "megatron" or "mistral".
+
+    permuted: the weights of queries and keys are permuted as the format needs, as in `compare`.
+    """
+    result = Written(permuted=permuted)
     if not _rotations(description):
         result.lost.append("A model without rotary encoding.")
         return result
@@ -81,6 +92,10 @@ def _usual_scale(rotary: Rotary) -> float:
 
 
 _FACTORS = ("attention_factor", "mscale", "mscale_all_dim", "short_mscale", "long_mscale")
+# ROPE_INIT_FUNCTIONS of transformers 5, and "default".
+_TYPES_OF_TRANSFORMERS = (
+    "default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional",
+)  # fmt: skip
 
 
 def _write_hf(description: Description, result: Written) -> None:
@@ -109,9 +124,9 @@ def _write_hf(description: Description, result: Written) -> None:
         entries["no_rope_layers"] = [int(i not in skipped) for i in range(description.layer_count)]
     result.entries = entries
     if any(rotary.pairing != "half" for rotary in rotations.values()):
-        result.lost.append(
+        result.lose_pairing(
             "The pairing (interleaved): transformers has it in the code of a model, and most "
-            "models use the half pairing."
+            "models use the half pairing. If the weights are permuted to it, add --permuted."
         )
     if any(rotary.rotary_start for rotary in rotations.values()):
         result.lost.append("The rotated dims are the last of a head.")
@@ -138,6 +153,8 @@ def _hf_parameters(rotary: Rotary, result: Written) -> dict[str, Any]:
         return {"rope_type": "default"}
     found: dict[str, Any] = {"rope_theta": rotary.base, "rope_type": "default"}
     found |= {k: v for k, v in (rotary.scaling or {}).items() if k != "seq_len"}
+    if found["rope_type"] not in _TYPES_OF_TRANSFORMERS:
+        result.lost.append(f"The scaling {found['rope_type']}, which transformers does not have.")
     if rotary.rotary_dim != rotary.head_dim:
         found["partial_rotary_factor"] = rotary.rotary_dim / rotary.head_dim
     if not math.isclose(rotary.scale, _usual_scale(rotary), rel_tol=1e-9):
@@ -188,10 +205,10 @@ def _write_gguf(description: Description, result: Written) -> None:
     neighbors = row["rope"] == "norm"
     if neighbors != (rotary.pairing == "interleaved"):
         weights = "permuted, as its converter does" if row.get("permuted") else "in that order"
-        result.lost.append(
+        result.lose_pairing(
             f"The pairing {rotary.pairing}: llama.cpp's {name} rotates "
             f"{'neighbors' if neighbors else 'halves'}, so the weights of queries and keys have "
-            f"to be {weights}."
+            f"to be {weights}. If they are, add --permuted."
         )
     prefix = f"{name}.rope."
     correction = _correction(description)
@@ -265,7 +282,7 @@ def _gguf_rotation(
         entries[f"{prefix}scaling.original_context_length"] = trained
         for length in ("short", "long"):
             entries[f"rope_factors_{length}.weight"] = list(scaling[f"{length}_factor"])
-    elif kind == "dynamic":
+    elif depends_on_length({"scaling": rotary.scaling}):
         result.lost.append("Frequencies that change with the length (dynamic).")
     elif kind != "default":
         plain = rounded_frequencies(rotary.rotary_dim, rotary.base)
@@ -447,9 +464,9 @@ def _write_mistral(description: Description, result: Written) -> None:
     if not math.isclose(rotary.scale, scale, rel_tol=1e-9):
         result.lost.append(f"The factor {rotary.scale:g} of cosines and sines.")
     if rotary.pairing != "interleaved":
-        result.lost.append(
+        result.lose_pairing(
             "The pairing half: Mistral's code rotates neighbors, so the weights of queries and "
-            "keys have to be permuted."
+            "keys have to be permuted. If they are, add --permuted."
         )
     if rotary.rotary_dim != rotary.head_dim or rotary.rotary_start:
         result.lost.append("The rotation of only a part of the head.")

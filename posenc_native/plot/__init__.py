@@ -5,7 +5,7 @@
     pn.plot.clock(128)
     pn.plot.similarity(pn.Rotary(128))
     pn.plot.bias(pn.alibi_diagonals(8, 64, 64), q_len=64, k_len=64, name="ALiBi")
-    pn.plot.rotation(None, pn.Rotary(128))
+    pn.plot.rotation(pn.Rotary(128))
     pn.plot.frequencies(pn.Rotary.preset("llama-3.1"))
     pn.plot.compare("path/to/model", "model.gguf")
 
@@ -24,7 +24,11 @@ column of a paper 3.3 inches wide, words and markers are smaller, and labels kee
 
 from __future__ import annotations
 
+import sys
+from typing import TYPE_CHECKING
+
 from posenc_native.base.optional import absent, install_command
+from posenc_native.base.suggestions.vocabulary import meant
 
 if absent("matplotlib"):
     raise ImportError(f"posenc_native.plot needs matplotlib: {install_command('matplotlib')}")
@@ -49,6 +53,15 @@ __all__ = [
     "similarity_matrix",
     "waves",
 ]
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name):
+        text = f"module {__name__!r} has no attribute {name!r}"
+        if like := meant(name, __all__):
+            text += f"; did you mean {' or '.join(like)}?"
+        raise AttributeError(text, name=name, obj=sys.modules[__name__])
 
 
 def __dir__() -> list[str]:

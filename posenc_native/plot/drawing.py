@@ -230,6 +230,15 @@ class Cells:
         ax.margins(0)
         ax.update_datalim(np.transpose(self._limits))
         ax.set_axis_off()
+        before: Any = ax.get_axes_locator()
+
+        def place(ax: Any, renderer: Any) -> Any:
+            # A layout tries boxes of several shapes, and limits follow each. They begin anew for
+            # each, or those of the last box would also have the room that others needed.
+            ax.autoscale_view()
+            return before(ax, renderer) if before else ax.get_position(original=True)
+
+        ax.set_axes_locator(place)
 
 
 # --- Shades

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,14 +36,18 @@ if TYPE_CHECKING:
 
 _TOKENS = 6  # as many arrows of a pair as can be told apart
 _TURNS = (120.0, 40.0)  # degrees from the first token to the last, of pairs between fast and slow
-_RADIUS = 0.4  # of a circle in its cell
+_RADIUS = 0.48  # of a circle in its cell; the labels of tips are beside the cell
+# Below a circle are two parts of words: on a line, on a line each, or the first alone. The first of
+# these forms is written that leaves the cells so many points, or most of what any form leaves.
+_FORMS: tuple[Callable[[tuple[str, str]], str], ...] = (" ".join, "\n".join, itemgetter(0))
+_ENOUGH, _MOST = 72.0, 0.9
 
 
 def rotation(
-    x: Any,
     rope: SupportsRotary,
     positions: Any = None,
     *,
+    x: Any = None,
     pairs: Sequence[int] | None = None,
     tokens: Sequence[int] | None = None,
     ax: Any = None,
@@ -55,13 +60,16 @@ def rotation(
     Each arrow is a token. Arrows go from gray to full color with the position, which is written at
     their tips.
 
+    Without `x` one vector is drawn at six positions: it shows what the encoding does. With the
+    queries or keys of a model as `x`, the picture shows what becomes of them.
+
     For all dims at once, draw ``heatmap(x)`` and ``heatmap(rope.apply(x, layout="sd"))``.
 
     Args:
+        rope: how vectors are rotated: a `Rotary` or a module that has one.
+        positions: an int n for 0 .. n-1, or ``[s]``; None for 0 .. s-1, and without x for 0 .. 5.
         x: ``[s, head_dim]``, the tokens of one head, as ``q[0, head]`` is of ``[b, h, s, d]``. None
             for tokens that are equal before: (1, 0) in each pair.
-        rope: how they are rotated.
-        positions: an int n for 0 .. n-1, or ``[s]``; None for 0 .. s-1.
         pairs: their numbers; default up to four, from the fastest to the slowest.
         tokens: their rows in x; default the first six.
         ax: two Axes to draw into; None for a new figure.
@@ -78,7 +86,7 @@ def rotation(
     Example:
         >>> import numpy as np
         >>> import posenc_native as pn
-        >>> before, after = pn.plot.rotation(None, pn.Rotary(64), pairs=[0])
+        >>> before, after = pn.plot.rotation(pn.Rotary(64), pairs=[0])
         >>> arrows = after.collections[0]
         >>> np.degrees(np.arctan2(arrows.V, arrows.U)).round().tolist()  # 57.3 degrees a position
         [0.0, 57.0, 115.0, 172.0, -131.0, -74.0]
@@ -107,7 +115,7 @@ def rotation(
     chosen = _from_fast_to_slow(rope, at) if pairs is None else pairs
     chosen = read_indices(function, "pairs", chosen, count)
     turned = rope.apply(values, same_on_all_axes(rope, found), layout="sd")
-    axes = drawing.axes(function, ax, (11.5, 5.0), 2)
+    axes = drawing.axes(function, ax, _figure(len(chosen)), 2)
     # Of both panels: [panel, token, pair, 2].
     vectors = np.stack(
         [np.asarray(each, float)[rows][:, dims[chosen]] for each in (values, turned)]
@@ -115,10 +123,12 @@ def rotation(
     lengths = np.linalg.norm(vectors, axis=-1)
     longest = lengths.max((0, 1), where=np.isfinite(lengths), initial=0.0)
     vectors /= np.where(longest > 0, longest, 1.0)[:, None]
-    names = [f"pair {i} (dims {a}, {b})" for i, (a, b) in zip(chosen, dims[chosen], strict=True)]
-    turns = [f"{number(math.degrees(rope.inv_freq[i]))}° a position" for i in chosen]
-    for one, arrows, below in zip(axes, vectors, (names, turns), strict=True):
-        _draw_planes(one, arrows, at, below)
+    names = [
+        (f"pair {i}", f"(dims {a}, {b})") for i, (a, b) in zip(chosen, dims[chosen], strict=True)
+    ]
+    turns = [(f"{number(math.degrees(rope.inv_freq[i]))}°", "a position") for i in chosen]
+    for one, arrows, below in zip(axes, vectors, _below(axes, at, names, turns), strict=True):
+        _draw_planes(one, arrows, at, *below)
     same = "the same vector at each, " if x is None else ""
     drawing.set_title(axes[0], f"Before rotary encoding\n{same}{position_words(at)}")
     drawing.set_title(axes[1], f"After: turned by position × frequency\n{rotary_words(rope)}")
@@ -144,13 +154,47 @@ def _from_fast_to_slow(rope: Rotary, at: Positions) -> list[int]:
     return sorted(set(some), key=lambda i: (-speeds[i], i))
 
 
-def _draw_planes(ax: Axes, vectors: FloatArray, at: Positions, below: list[str]) -> None:
+def _figure(count: int) -> tuple[float, float]:
+    """Width and height in inches, of two panels that have about as many rows as columns."""
+    columns = math.ceil(math.sqrt(count))
+    rows = math.ceil(count / columns)
+    cell = min(2.2, 6.0 / columns)
+    return 2 * max(columns * cell, 3.6), 0.5 + rows * (cell + 0.1)
+
+
+def _below(
+    axes: npt.NDArray[np.object_], at: Positions, *words: list[tuple[str, str]]
+) -> list[tuple[drawing.Cells, list[str]]]:
+    """The cells of each of these Axes, and the words below them.
+
+    Both have the same form of words, so that their cells are arranged alike.
+    """
+    first, last = (len(position_name(at[i])) for i in (0, -1))
+    size = drawing.letters(axes[0])
+    # Beside a cell there is room for a label of one token, and for half of "first–last" more.
+    around = (size * (0.3 * (first + last + 1 + max(first, last)) + 0.4), 1.2 * size)
+    tried = []
+    for form in _FORMS:
+        written = [[form(parts) for parts in of_one] for of_one in words]
+        lines = [line for of_one in written for each in of_one for line in each.splitlines()]
+        each_has = 1 + written[0][0].count("\n")
+        wide = max(map(len, lines))
+        tried.append((written, [
+            drawing.Cells(ax, len(of_one), each_has, wide, around)
+            for ax, of_one in zip(axes, written, strict=True)
+        ]))  # fmt: skip
+    units = [min(each.unit for each in cells) for _, cells in tried]
+    least = min(_ENOUGH, _MOST * max(units))
+    written, cells = tried[next(i for i, unit in enumerate(units) if unit >= least)]
+    return list(zip(cells, written, strict=True))
+
+
+def _draw_planes(
+    ax: Axes, vectors: FloatArray, at: Positions, cells: drawing.Cells, below: list[str]
+) -> None:
     """A plane for each pair, vectors [token, pair, 2] in it, and words below."""
     look, part = colors.palette(ax), drawing.fit(ax)
     size = drawing.letters(ax)
-    wide = max(len(position_name(one)) for one in (at[0], at[-1]))
-    around = (size * (0.6 * wide + 0.4), 0.9 * size)  # for labels of tips
-    cells = drawing.Cells(ax, len(below), 1, max(map(len, below)), around)
     cells.show(ax)
     for i, ((x, y), words) in enumerate(zip(cells.centers, below, strict=True)):
         ax.add_patch(Circle((x, y), _RADIUS, facecolor=look.paper, edgecolor=look.faint))

@@ -47,10 +47,14 @@ def similarity(
     For a table, these are products of its rows at p and p + offset. For a `Rotary`, they are
     products of a query rotated to position p and a key rotated to p + offset. By default these are
     the mean over all queries of length 1 with the key equal to the query:
-    ``sum(cos(offset * inv_freq)) / P`` where every dim is rotated. The dashed line is the relative
-    upper bound of Su et al. 2021 (RoFormer, section 3.4.3), ``mean_j |S_j|`` divided by its value
-    at offset 0, with ``S_j = sum_{i < j} exp(1j * offset * inv_freq[i])``, j = 1 .. P. Both fall
-    as tokens move apart: the long-term decay.
+    ``sum(cos(offset * inv_freq)) / P`` where every dim is rotated.
+
+    The dashed line shows how the bound of Su et al. 2021 (RoFormer, section 3.4.3) falls. With
+    ``S_j = sum_{i < j} exp(1j * offset * inv_freq[i])``, j = 1 .. P, a product is at most
+    ``sum_j |S_j|`` times the largest difference of the contents of neighboring pairs. For the mean
+    above this is ``mean_j |S_j|``: (P + 1) / 2 at offset 0, where the product is 1. The line is the
+    bound divided by its value at offset 0. It shows how fast the bound falls, and may be below the
+    curve. Both fall as tokens move apart: the long-term decay.
 
     One curve belongs to each first position p. Where the offset alone decides, all curves are
     equal: the picture has one line for them, and its title gives their largest difference. Where
@@ -63,7 +67,7 @@ def similarity(
             of its rows.
         q, k: of a `Rotary` only: vectors ``[..., head_dim]`` of one shape, before rotation; of
             several, the mean of their products is drawn. k is by default q. With q there is no
-            upper bound.
+            bound.
         ax: the Axes to draw into; None for a new figure.
 
     Returns:
@@ -80,7 +84,7 @@ def similarity(
         64.0
         >>> ax = pn.plot.similarity(pn.Rotary(128))
         >>> [line.get_label() for line in ax.lines[:2]]
-        ['mean of q · k', "RoFormer's upper bound, relative"]
+        ['mean of q · k', "RoFormer's bound, scaled to 1 at 0"]
     """
     function = "plot.similarity"
     count = arguments.size(function, "offsets", offsets)
@@ -93,7 +97,7 @@ def similarity(
         name = f"Rotary: products of queries and keys\n{rotary_words(rope)}\n{whose}"
         label = "rotated q · k"
         if q is None and len(rope.inv_freq):
-            bound = _upper_bound(rope, steps)
+            bound = _scaled_bound(rope, steps)
     else:
         if q is not None or k is not None:
             wrong_value(function, "q, k", "None with a table, which has rows of its own", "others")
@@ -120,7 +124,7 @@ def similarity(
         _draw_curves(ax, steps, first, curves)
     if bound is not None:
         color, dashes, _ = look.line(1)
-        what = "RoFormer's upper bound, relative"
+        what = "RoFormer's bound, scaled to 1 at 0"
         ax.plot(steps, bound, color=color, linestyle=dashes, linewidth=1.4 * part, label=what)
         high = max(high, float(bound.max()))
     if len(ax.get_legend_handles_labels()[0]) > 1:
@@ -258,8 +262,8 @@ def _turned(rope: Rotary, vectors: FloatArray, positions: Positions) -> FloatArr
     return np.asarray(rope.apply(tokens, places, layout="hsd"), np.float64)
 
 
-def _upper_bound(rope: Rotary, steps: Positions) -> FloatArray:
-    """RoFormer's upper bound, the mean of |S_1| .. |S_P|, as a part of that at offset 0."""
+def _scaled_bound(rope: Rotary, steps: Positions) -> FloatArray:
+    """RoFormer's bound, the mean of |S_1| .. |S_P|, divided by its value at offset 0."""
     partial = np.zeros(len(steps), complex)
     total = np.zeros(len(steps))
     for frequency in rope.inv_freq:

@@ -10,8 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from posenc_native.base import arguments
-from posenc_native.base.calls import call_arguments
+from posenc_native.base.calls import call_arguments, written
 from posenc_native.base.constants import constant
+from posenc_native.base.documents.html import as_html
+from posenc_native.base.documents.parts import Part
 from posenc_native.base.suggestions.vocabulary import MISSING, takes_words, unknown_keywords
 from posenc_native.base.views import check_layout, rotary_view
 from posenc_native.engines import backend, late
@@ -368,6 +370,22 @@ class Rotary(Verbs):
 
     def __repr__(self) -> str:
         return f"Rotary({self._written_arguments()})"
+
+    def _repr_html_(self) -> str:
+        """Notebooks show this: the arguments, also those that are defaults, and their results."""
+        found: dict[str, Any] = {
+            **self._arguments(),
+            "rotary_dim": self.rotary_dim,
+            "scale": self.scale,
+            "inv_freq": tuple(self.inv_freq.tolist()),
+        }
+        rows = [("argument", "value")]
+        for name, value in found.items():
+            entries = {name: value}
+            if isinstance(value, Mapping):
+                entries = {f"{name}[{key!r}]": each for key, each in value.items()}
+            rows += [(entry, written(each)) for entry, each in entries.items()]
+        return as_html([Part("heading", "Rotary"), Part("table", rows=tuple(rows))])
 
     def _written_arguments(self, whole: bool = False) -> str:
         """The arguments of the call as text; more than 8 numbers are abbreviated unless whole."""

@@ -24,6 +24,7 @@ from .scaling_values import (
     RotaryBlend,
     ScalingValues,
     rope_type,
+    scaling_in_full,
 )
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ __all__ = [
     "rotary_blend",
     "rotary_frequencies",
     "scaled_frequencies",
+    "scaling_in_full",
     "softmax_correction",
 ]
 

@@ -162,6 +162,30 @@ _NOT_NEGATIVE = frozenset(
 ROTARY_SCALINGS: dict[str, RotaryScaling] = {}
 
 
+def scaling_in_full(scaling: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A valid scaling in one form: plain values, no key that its rule ignores, none implied.
+
+    A missing length of the original training, and a missing factor, follow from the other keys, as
+    in the rules. None if the scaling changes no frequency ("default").
+    """
+    values = ScalingValues("scaling", scaling)._given
+    name = values.get("rope_type", values.get("type", "default"))
+    if name == "default":
+        return None
+    keys = ROTARY_SCALINGS[name].keys
+    full = {"rope_type": name} | {
+        key: np.asarray(value).tolist() if isinstance(value, (tuple, np.ndarray)) else value
+        for key, value in values.items()
+        if key in (*keys, "seq_len")
+    }
+    original, longest = "original_max_position_embeddings", "max_position_embeddings"
+    if original in keys and longest in full:
+        full.setdefault(original, full[longest])
+        if "factor" in keys:
+            full.setdefault("factor", full[longest] / full[original])
+    return full
+
+
 def rope_type(name: str, *keys: str, blend: Blend | None = None) -> Callable[[Rule], Rule]:
     """Register the decorated rule, which reads these keys, in ROTARY_SCALINGS."""
 

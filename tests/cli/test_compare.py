@@ -10,6 +10,7 @@ from command_line import LLAMA, output_of, refusal
 
 import posenc_native as pn
 from posenc_native import cli
+from posenc_native.formats.reading import FORMATS
 
 
 def ends(command: list[str], status: int, capsys: pytest.CaptureFixture[str]) -> str:
@@ -39,6 +40,23 @@ def test_several_are_compared_with_the_first(
     assert said["alike"] is False
 
 
+@pytest.mark.usefixtures("model")
+def test_a_permutation_that_nobody_confirmed_has_a_status_of_its_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A correct conversion is not status 1, and weights that were not permuted are not status 0."""
+    meta = {"dim": 128, "n_layers": 2, "n_heads": 2, "rope_theta": 500000.0}
+    Path("params.json").write_text(json.dumps(meta), encoding="utf-8")
+    command = ["compare", "path/to/model", "params.json"]
+    said = ends(command, 3, capsys).splitlines()[0]
+    assert said == (
+        "path/to/model and params.json: only the expected permutation differs (--permuted)"
+    )
+    assert json.loads(ends([*command, "--json"], 3, capsys))["verdict"] == "alike if permuted"
+    assert ends([*command, "--permuted"], 0, capsys).splitlines()[0].endswith("rotate alike")
+    ends([*command, "llama-3.1"], 1, capsys)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -48,7 +66,8 @@ def test_several_are_compared_with_the_first(
         (["{model}", "{model}", "--weights", "x"], "--weights: expected 2 files"),
         (["{model}", "{model}", "--weights", ",x"], "cannot read x"),
         (["{model}", "{model}", "--at", "-1"], "at: expected positions"),
-        (["{model}"], "the following arguments are required: second"),
+        (["{model}"], "compare: the following arguments are required: second\n"),
+        ([], "compare: the following arguments are required: first, second\n"),
     ],
 )
 def test_what_cannot_be_read_is_status_2(
@@ -85,8 +104,21 @@ def test_explain_in_words_of_others(model: Path, capsys: pytest.CaptureFixture[s
     assert json.loads(out)["rope_theta"] == 500000.0
     assert err == (
         "not expressed: The pairing half: Mistral's code rotates neighbors, so the weights of "
-        "queries and keys have to be permuted.\n"
+        "queries and keys have to be permuted. If they are, add --permuted.\n"
     )
+
+
+def test_explain_in_words_of_others_for_permuted_weights(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The entries are the same, and compare agrees about the pairing with --permuted alone."""
+    assert cli.main(["explain", str(model), "--as", "mistral"]) == 1
+    entries = capsys.readouterr().out
+    assert output_of(f"explain {model} --as mistral --permuted", capsys) == entries
+    again = FORMATS["mistral"].read({"dim": 128, **json.loads(entries)}, "again", "test")
+    assert pn.compare(model, again).verdict == "alike if permuted"
+    assert not pn.compare(model, again, permuted=True)
+    assert "--permuted: requires --as" in refusal(f"explain {model} --permuted", 2, capsys)
 
 
 def test_info_has_numbers_and_lists(capsys: pytest.CaptureFixture[str]) -> None:

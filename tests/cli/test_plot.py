@@ -109,13 +109,17 @@ SAME: dict[str, tuple[str, Callable[[Any], Any]]] = {
             head=1, heads=[0, 1], name="x", cmap="BrBG",
         ),
     ),
-    "rotation": ("rotation --head-dim 64", lambda plot: plot.rotation(None, pn.Rotary(64))),
+    "rotation": ("rotation", lambda plot: plot.rotation(pn.Rotary(128))),
+    "rotation, a base": (
+        "rotation --base 500", lambda plot: plot.rotation(pn.Rotary(128, base=500.0)),
+    ),
     "rotation, options": (
         "rotation --head-dim 16 --x q.npy --positions 7:12 --pairs 1,2 --tokens 0,4",
         lambda plot: plot.rotation(
-            np.load("q.npy"), pn.Rotary(16), np.arange(7, 12), pairs=[1, 2], tokens=[0, 4]
+            pn.Rotary(16), np.arange(7, 12), x=np.load("q.npy"), pairs=[1, 2], tokens=[0, 4]
         ),
     ),
+    "frequencies, of nothing": ("frequencies", lambda plot: plot.frequencies(pn.Rotary(128))),
     "frequencies": (
         "frequencies --preset llama-3.1",
         lambda plot: plot.frequencies(pn.Rotary.preset("llama-3.1")),

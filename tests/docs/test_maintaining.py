@@ -1,4 +1,7 @@
-"""The walk through a new variant in docs/maintaining.md: its diff applies, and its test passes."""
+"""The walk through a new variant in docs/maintaining.md: its diff applies, and its tests pass.
+
+So do the tests of every rope_type: explain, compare and the writers know the new one.
+"""
 
 import re
 import shutil
@@ -28,7 +31,7 @@ def test_the_walk_through_a_new_variant(tmp_path):
     leave_out = shutil.ignore_patterns("__pycache__")
     package = Path(posenc_native.__file__).parent
     shutil.copytree(package, tmp_path / "posenc_native", ignore=leave_out)
-    for part in ("tests/shared", "tests/spectra"):
+    for part in ("tests/shared", "tests/spectra", "tests/explanations", "tests/formats"):
         shutil.copytree(ROOT / part, tmp_path / part, ignore=leave_out)
     for name in ("pyproject.toml", "tests/conftest.py"):
         shutil.copy(ROOT / name, tmp_path / name)
@@ -38,11 +41,18 @@ def test_the_walk_through_a_new_variant(tmp_path):
         ["git", "apply", "-"], cwd=tmp_path, input=diff, text=True, capture_output=True, check=False
     )
     assert applied.returncode == 0, applied.stderr
-    tests = ("tests/spectra/test_resonance.py", "tests/spectra/test_scaling.py")
+    described = "tests/explanations/test_every_scaling.py"
+    written = "tests/formats/test_writing.py"
+    tests = ("tests/spectra/test_resonance.py", "tests/spectra/test_scaling.py", described, written)
     assert (tmp_path / tests[0]).exists()
     done = subprocess.run(
-        [sys.executable, "-c", RUN, str(tmp_path), *tests],
+        [sys.executable, "-c", RUN, str(tmp_path), "-rA", *tests],
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "resonance" in (tmp_path / "posenc_native/spectra/scaling.py").read_text()
+    for test in (
+        f"{described}::test_explain_and_compare_know_every_type[resonance]",
+        f"{described}::test_a_configuration_may_name_every_type[resonance]",
+        f"{written}::test_every_rope_type_is_written_or_said_to_be_lost[resonance-gguf]",
+    ):
+        assert f"PASSED {test}" in done.stdout

@@ -109,11 +109,44 @@ def test_permuted_weights_excuse_the_pairing_alone() -> None:
     assert "permuted" in str(pn.compare(LLAMA, changed(LLAMA, model_type="cohere"), permuted=True))
 
 
+META = {"dim": 4096, "n_layers": 8, "n_heads": 32, "rope_theta": 5e5, "use_scaled_rope": False}
+
+
+def test_the_permutation_of_a_converter_is_expected_but_not_confirmed() -> None:
+    """It is true, so that `assert not` fails on weights that nobody permuted."""
+    found = pn.compare(LLAMA, META)
+    (difference,) = found.differences
+    assert difference.expected
+    assert found.verdict == "alike if permuted"
+    assert found
+    assert not found.alike
+    first, *_ = str(found).splitlines()
+    assert first == "llama and a mapping: only the expected permutation differs (--permuted)"
+    assert "convert_llama_weights_to_hf.py" in difference.comment
+    assert pn.compare(META, LLAMA).verdict == "alike if permuted"
+    assert pn.compare(LLAMA, META, permuted=True).verdict == "alike"
+    assert found.to_dict()["verdict"] == found.verdict
+
+
+def test_no_other_difference_is_expected() -> None:
+    lost = pn.compare(LLAMA, {**META, "rope_theta": 1e4})
+    assert lost.verdict == "different"
+    assert [(each.field, each.expected) for each in lost.differences] == [
+        ("pairing", True), ("base", False),
+    ]  # fmt: skip
+    assert str(lost).startswith("llama and a mapping differ: base, the expected permutation\n")
+    # No converter permutes the weights of Cohere, and Llama 4 keeps Meta's order.
+    assert pn.compare(LLAMA, changed(LLAMA, model_type="cohere")).verdict == "different"
+    llama4 = pn.compare(LLAMA, {**META, "attention_chunk_size": 8192})
+    assert [(each.field, each.expected) for each in llama4.differences] == [("pairing", False)]
+
+
 def test_words_of_both_formats() -> None:
     (difference,) = pn.compare(LLAMA, pn.Rotary(128, base=1e4)).differences
-    assert difference.values == ("500,000 (rope_theta)", "10,000")
+    assert difference.words == ("500,000 (rope_theta)", "10,000")
+    assert difference.values == (5e5, 1e4)
     (difference,) = pn.compare(LLAMA, CASES["base unsaid"][1]).differences
-    assert difference.values[1] == "10,000 (not in the file; the model's class defaults to 10,000)"
+    assert difference.words[1] == "10,000 (not in the file; the model's class defaults to 10,000)"
 
 
 def test_words_of_a_scaling_are_those_that_differ() -> None:
@@ -121,7 +154,7 @@ def test_words_of_a_scaling_are_those_that_differ() -> None:
     bounds = {"beta_fast": 32, "beta_slow": 1, "max_position_embeddings": 131072}
     assert fields(scaled(**YARN), scaled(**YARN, **bounds)) == []
     (difference,) = pn.compare(scaled(**YARN), scaled(**YARN, **bounds, truncate=False)).differences
-    assert difference.values == (
+    assert difference.words == (
         "yarn, truncate true (rope_scaling)", "yarn, truncate false (rope_scaling)"
     )  # fmt: skip
 
@@ -193,6 +226,12 @@ def test_one_with_several_others() -> None:
     as_json = json.loads(json.dumps(found.to_dict()))
     assert as_json["alike"] is False
     assert as_json["differences"][0]["field"] == "scaling"
+    assert as_json["differences"][1]["values"] == [5e5, 1e6]
+    assert as_json["errors"][0]["at"][0] == {
+        "position": 1024,
+        "cos_sin": found.errors[0].at[0].cos_sin,
+        "score": found.errors[0].at[0].score,
+    }
 
 
 def half_trained(pairing: str, head_dim: int = 32) -> tuple[np.ndarray, np.ndarray]:
@@ -220,6 +259,12 @@ def test_weights_tell_whether_they_were_permuted(tmp_path: Any) -> None:
     assert fields(half, other, weights=[files["half"], files["half"]]) == ["pairing"] * 2
     assert fields(half, half, weights=[files["half"], files["interleaved"]]) == ["pairing"]
     assert fields(half, half, weights=[None, files["half"]]) == []
+    meta = {**META, "dim": 128, "n_heads": 4, "rope_theta": 1e4}
+    asked = [files["half"], files["interleaved"]]
+    assert pn.compare(half, meta, weights=asked).verdict == "alike"
+    # Weights that were not permuted are no expected difference.
+    asked = [files["half"], files["half"]]
+    assert pn.compare(half, meta, weights=asked).verdict == "different"
     numpy.save_file({"x": q}, tmp_path / "x.safetensors")
     with pytest.raises(ValueError, match="q_proj, wq, attn_q") as caught:
         pn.compare(half, half, weights=[None, tmp_path / "x.safetensors"])

@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 from published import PUBLISHED
+from scalings import REQUIRED
 
 import posenc_native as pn
 from posenc_native.formats.binary.gguf import described
 from posenc_native.formats.reading import FORMATS, read
 from posenc_native.formats.writing import WRITERS, write
+from posenc_native.spectra.scaling import ROTARY_SCALINGS
 
 FACTORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 
@@ -42,6 +44,45 @@ def test_what_is_written_is_read_as_the_same(form: str, name: str) -> None:
     # Pairings aside, which the writers speak of where a format cannot choose.
     assert not found or written.lost, str(found)
     assert all(sentence.endswith(".") for sentence in written.lost)
+
+
+@pytest.mark.parametrize("form", WRITERS)
+@pytest.mark.parametrize("rope_type", ROTARY_SCALINGS)
+def test_every_rope_type_is_written_or_said_to_be_lost(rope_type: str, form: str) -> None:
+    scaling = {"rope_type": rope_type, **REQUIRED[rope_type]}
+    model = read(pn.Rotary(64, scaling=scaling), "read")
+    written = write(model, form, permuted=True)
+    if any(rope_type in each or "scaling" in each for each in written.lost):
+        return
+    size = {"llama.block_count": 1, "llama.context_length": 8192} if form == "gguf" else {}
+    size |= {"num_layers": 1} if form == "megatron" else {}
+    size |= {"n_layers": 1} if form == "mistral" else {}
+    found = pn.compare(model, read_again(form, {**written.entries, **size}), permuted=True)
+    assert not found, str(found)
+
+
+def test_a_stretch_with_the_name_of_a_scaling_by_length_is_written() -> None:
+    """HunYuan's "dynamic" with alpha depends on no length."""
+    model = read(pn.Rotary(64, scaling={"rope_type": "dynamic", "alpha": 8.0}), "read")
+    written = write(model, "gguf", permuted=True)
+    assert not [each for each in written.lost if "change with the length" in each]
+    size = {"llama.block_count": 1, "llama.context_length": 8192}
+    assert not pn.compare(model, read_again("gguf", {**written.entries, **size}), permuted=True)
+
+
+def test_a_factor_that_follows_from_lengths_is_written() -> None:
+    lengths = {"max_position_embeddings": 8192, "original_max_position_embeddings": 4096}
+    model = read(pn.Rotary(64, scaling={"rope_type": "yarn", **lengths}), "read")
+    assert write(model, "mistral").entries["yarn"]["factor"] == 2.0
+
+
+@pytest.mark.parametrize("form", ["gguf", "mistral"])
+def test_permuted_weights_excuse_the_pairing_alone(form: str) -> None:
+    model = read({**PUBLISHED["gpt-oss"], "num_hidden_layers": 12, "model_type": "llama"}, "read")
+    plain, permuted = write(model, form), write(model, form, permuted=True)
+    assert permuted.entries == plain.entries
+    (without,) = (each for each in plain.lost if each not in permuted.lost)
+    assert "pairing half" in without
 
 
 @pytest.mark.parametrize(

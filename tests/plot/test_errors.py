@@ -74,12 +74,12 @@ WRONG_VALUES = [
     (lambda: plot.bias(np.zeros(7)), "or q_len and k_len with it"),
     (lambda: plot.bias(np.zeros((2, 4, 4)), head=2), r"head: expected some of 0 .. 1, got \[2\]"),
     (lambda: plot.bias(np.zeros((2, 4, 4)), heads=[2]), r"some of 0 .. 1, got \[2\]"),
-    (lambda: plot.rotation(QUERIES[None], LLAMA), r"\[s, 128\], one head as q\[0, 0\]"),
-    (lambda: plot.rotation(QUERIES, LLAMA, 5), "48 of them, one a token, got 5"),
-    (lambda: plot.rotation(QUERIES, LLAMA, pairs=[64]), r"pairs: expected some of 0 .. 63, got"),
-    (lambda: plot.rotation(QUERIES, LLAMA, tokens=[48]), r"tokens: expected some of 0 .. 47, got"),
-    (lambda: plot.rotation(None, LLAMA, 2, tokens=[2]), r"tokens: expected some of 0 .. 1, got"),
-    (lambda: plot.rotation(None, pn.Rotary(8, rotary_dim=0)), "rope: expected a Rotary that"),
+    (lambda: plot.rotation(LLAMA, x=QUERIES[None]), r"\[s, 128\], one head as q\[0, 0\]"),
+    (lambda: plot.rotation(LLAMA, 5, x=QUERIES), "48 of them, one a token, got 5"),
+    (lambda: plot.rotation(LLAMA, x=QUERIES, pairs=[64]), r"pairs: expected some of 0 .. 63, got"),
+    (lambda: plot.rotation(LLAMA, x=QUERIES, tokens=[48]), r"tokens: .* some of 0 .. 47, got"),
+    (lambda: plot.rotation(LLAMA, 2, tokens=[2]), r"tokens: expected some of 0 .. 1, got"),
+    (lambda: plot.rotation(pn.Rotary(8, rotary_dim=0)), "rope: expected a Rotary that"),
     (lambda: plot.frequencies(LLAMA, pn.Rotary(64)), "64 pairs, 1 or more, got 32"),
     (lambda: plot.frequencies(pn.Rotary(2, inv_freq=[1])), "a Rotary to compare with"),
 ]
@@ -92,12 +92,12 @@ WRONG_KINDS = [
     (lambda: plot.heatmap([["1"]]), "encoding: expected real numbers"),
     (lambda: plot.heatmap(8, cmap=None), "cmap: expected the name of a colormap.* got NoneType"),
     (lambda: plot.bias(np.zeros((4, 4)), name=8), "name: expected a str or None, got int"),
-    (lambda: plot.rotation(None, 128), "rope: expected a Rotary"),
+    (lambda: plot.rotation(128), "rope: expected a Rotary"),
     (lambda: plot.heatmap(8, [True]), "positions: expected a dtype"),
     (lambda: plot.clock(8, 5, pairs=1), "pairs: expected a sequence of ints, got int"),
     (lambda: plot.similarity(8, starts=[0.5]), "starts: expected a dtype"),
     (lambda: plot.similarity(8, starts=3), "starts: expected a sequence of positions"),
-    (lambda: plot.rotation(QUERIES, 128), "rope: expected a Rotary"),
+    (lambda: plot.rotation(128, x=QUERIES), "rope: expected a Rotary"),
     (lambda: plot.frequencies(128), "scaled: expected a Rotary"),
     (lambda: plot.frequencies(LLAMA, 128), "unscaled: expected a Rotary"),
 ]
@@ -132,16 +132,22 @@ def test_a_file_that_cannot_be_written(tmp_path, figures):
     assert not figures.get_fignums()
 
 
+def test_other_names_of_a_picture():
+    for name, like in (("decay", "similarity"), ("heat_map", "heatmap"), ("gif", "clock or clock")):
+        with pytest.raises(AttributeError, match=f"no attribute '{name}'; did you mean {like}"):
+            getattr(plot, name)
+
+
 def test_matplotlib_is_imported_when_it_is_needed():
     """And where there is none, the error says what to install."""
     code = (
         "import sys, posenc_native as pn\n"
         "assert 'matplotlib' not in sys.modules\n"
         "sys.modules['matplotlib'] = None\n"
-        "try: pn.plot\n"
+        "try: pn.plot.heatmap\n"
         "except ImportError as error: print(error)\n"
         "del sys.modules['matplotlib']\n"
-        "pn.plot\n"
+        "pn.plot.heatmap\n"
         "assert 'matplotlib.pyplot' not in sys.modules and 'torch' not in sys.modules\n"
     )
     run = subprocess.run(

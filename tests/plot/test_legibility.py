@@ -213,9 +213,9 @@ REAL = {
     "bias t5": lambda: pn.plot.bias(
         pn.t5_diagonals(np.zeros((32, 12)), 64, 64), q_len=64, k_len=64, heads=range(12)
     ),
-    "rotation": lambda: pn.plot.rotation(None, pn.Rotary(128)),
-    "rotation of queries": lambda: pn.plot.rotation(np.tile(QUERIES, (86, 1))[:4096], LLAMA),
-    "rotation, eight pairs": lambda: pn.plot.rotation(None, LLAMA, 6, pairs=range(0, 64, 9)),
+    "rotation": lambda: pn.plot.rotation(pn.Rotary(128)),
+    "rotation of queries": lambda: pn.plot.rotation(LLAMA, x=np.tile(QUERIES, (86, 1))[:4096]),
+    "rotation, eight pairs": lambda: pn.plot.rotation(LLAMA, 6, pairs=range(0, 64, 9)),
     "frequencies llama": lambda: pn.plot.frequencies(LLAMA),
     "frequencies yarn": lambda: pn.plot.frequencies(pn.Rotary(128, base=1e6, scaling=YARN)),
     "frequencies deepseek": lambda: pn.plot.frequencies(pn.Rotary.preset("deepseek-v3")),

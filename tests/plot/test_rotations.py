@@ -31,7 +31,7 @@ def test_arrows_are_the_pairs_before_and_after(pairing, rope):
     rope = pn.Rotary(16, pairing=pairing, **rope)
     positions = np.arange(100, 148)
     x = QUERIES[:, :16]
-    before, after = pn.plot.rotation(x, rope, positions, pairs=[0, 1, 2], tokens=[0, 7, 47])
+    before, after = pn.plot.rotation(rope, positions, x=x, pairs=[0, 1, 2], tokens=[0, 7, 47])
     expected = reference.apply_rotary(
         x, positions, rope.inv_freq, "sd", pairing, 0, None, rope.scale, False, None
     )
@@ -48,7 +48,7 @@ def test_arrows_are_the_pairs_before_and_after(pairing, rope):
 
 def test_a_part_of_a_head():
     rope = pn.Rotary(16, rotary_dim=4, rotary_start=6)
-    before, _ = pn.plot.rotation(QUERIES[:, :16], rope)
+    before, _ = pn.plot.rotation(rope, x=QUERIES[:, :16])
     labels = [text.get_text() for text in before.texts]
     assert "pair 0 (dims 6, 8)" in labels
     assert "pair 1 (dims 7, 9)" in labels
@@ -57,7 +57,7 @@ def test_a_part_of_a_head():
 @pytest.mark.parametrize("rope", [pn.Rotary(128), LLAMA, pn.Rotary(6, pairing="interleaved")])
 def test_the_default_turns_one_vector(rope):
     """The same at all positions before; after, at position times frequency from the first axis."""
-    before, after = pn.plot.rotation(None, rope)
+    before, after = pn.plot.rotation(rope)
     old, new = arrows(before), arrows(after)
     assert (old == [1.0, 0.0]).all()
     degrees = [
@@ -74,7 +74,7 @@ def test_the_default_turns_one_vector(rope):
 
 
 def test_arrows_are_arrows_from_the_center_of_a_circle():
-    _, after = pn.plot.rotation(None, pn.Rotary(16), pairs=[0, 3])
+    _, after = pn.plot.rotation(pn.Rotary(16), pairs=[0, 3])
     (quiver,) = after.collections
     after.figure.canvas.draw()
     centers = {patch.center for patch in after.patches}
@@ -90,7 +90,7 @@ def test_arrows_are_arrows_from_the_center_of_a_circle():
 @pytest.mark.parametrize("size", SIZES)
 def test_positions_are_written_at_tips(size):
     with drawing.sized(SIZES[size][1]):
-        before, after = pn.plot.rotation(None, pn.Rotary(64), np.arange(40, 46), pairs=[0, 31])
+        before, after = pn.plot.rotation(pn.Rotary(64), np.arange(40, 46), pairs=[0, 31])
     assert len({text.get_text() for text in before.texts} & {"40–45"}) == 1
     labels = [text.get_text() for text in after.texts]
     assert {"40", "41", "42", "43", "44", "45", "40–45"} <= set(labels)
@@ -107,7 +107,32 @@ def test_vectors_that_are_not_there():
     x = np.ones((3, 4))
     x[1] = np.nan
     x[2] = 0.0
-    before, after = pn.plot.rotation(x, pn.Rotary(4))
+    before, after = pn.plot.rotation(pn.Rotary(4), x=x)
     assert np.isnan(arrows(before)[:, 1]).all()
     assert (arrows(after)[:, 2] == 0).all()
     before.figure.canvas.draw()
+
+
+@pytest.mark.parametrize(
+    ("pairs", "size", "least"),
+    [(4, None, 0.4), (4, "slide", 0.4), (4, "paper", 0.15), (9, "slide", 0.25), (9, "paper", 0.1)],
+)
+def test_circles_use_the_space(pairs, size, least):
+    """This part of the area of each panel. Squares filled by circles would have 0.79."""
+    with drawing.sized(SIZES[size][1] if size else None):
+        axes = pn.plot.rotation(LLAMA, pairs=range(0, 7 * pairs, 7))
+    axes[0].figure.canvas.draw()
+    for ax in axes:
+        circles = [patch.get_window_extent() for patch in ax.patches]
+        area = sum(np.pi / 4 * circle.width * circle.height for circle in circles)
+        assert area > least * ax.bbox.width * ax.bbox.height
+
+
+@pytest.mark.parametrize("kind", ["rotation", "clock"])
+def test_limits_that_are_set_stay(kind):
+    """Cells choose the limits for each layout, unless they were changed."""
+    ax = np.ravel(getattr(pn.plot, kind)(pn.Rotary(16)))[0]
+    ax.set(xlim=(0, 1), ylim=(0, 1))
+    ax.figure.canvas.draw()
+    (left, right), (low, high) = ax.get_xlim(), ax.get_ylim()
+    assert min(right - left, high - low) < 1.5  # nearly, for circles that are round

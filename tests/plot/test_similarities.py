@@ -89,14 +89,20 @@ def test_the_default_is_the_mean_over_all_queries(rope):
 
 
 @pytest.mark.parametrize("base", [100.0, 10000.0, 500000.0])
-def test_the_upper_bound_is_that_of_roformer(base):
-    """Su et al. 2021, section 3.4.3: the mean of |S_i|, drawn there from 0 to 250 positions."""
+def test_the_bound_is_that_of_roformer(base):
+    """Su et al. 2021, section 3.4.3: the mean of |S_i|, drawn there from 0 to 250 positions.
+
+    Divided by its value at 0, which its name says: so it is no bound of the curve beside it.
+    """
     ax = pn.plot.similarity(pn.Rotary(128, base=base), 40)
-    _, bound = curves(ax)
+    mean, bound = curves(ax)
     steps = np.arange(-40, 41)
     theta = base ** (-2 * np.arange(64) / 128)
     sums = [np.mean([abs(sum(np.exp(1j * m * theta[:i]))) for i in range(1, 65)]) for m in steps]
     assert np.allclose(bound.get_ydata(), np.array(sums) / sums[40], rtol=1e-12)
+    assert "scaled to 1 at 0" in bound.get_label()
+    assert sums[40] == 32.5
+    assert (np.abs(mean.get_ydata()) <= np.array(sums) + 1e-6).all()  # before it is scaled
 
 
 def test_the_long_term_decay_is_seen_by_default():

@@ -112,7 +112,7 @@ def test_tensors_of_every_kind():
     ax = pn.plot.heatmap(8, torch.arange(3, 7))
     assert np.array_equal(image(ax), pn.sinusoidal(np.arange(3, 7), 8))
     q = torch.randn(6, 128, dtype=torch.float16)
-    before, after = pn.plot.rotation(q, LLAMA, pairs=[3])
+    before, after = pn.plot.rotation(LLAMA, x=q, pairs=[3])
     for ax, rows in ((before, q.double()), (after, LLAMA.apply(q.double(), layout="sd"))):
         pair = rows.numpy()[:, [3, 67]]
         expected = pair / np.linalg.norm(pair, axis=1).max()

@@ -25,7 +25,7 @@ CALLS = {
     "compare": lambda ax=None: pn.plot.compare("llama-3", "llama-3.1", 8192, ax=ax),
     "frequencies": lambda ax=None: pn.plot.frequencies(LLAMA, ax=ax),
     "bias": lambda ax=None: pn.plot.bias(pn.alibi_diagonals(8, 64, 64), q_len=64, k_len=64, ax=ax),
-    "rotation": lambda ax=None: pn.plot.rotation(QUERIES, LLAMA, ax=ax),
+    "rotation": lambda ax=None: pn.plot.rotation(LLAMA, x=QUERIES, ax=ax),
 }
 
 
@@ -41,9 +41,8 @@ def image(ax):
 def arrows(ax):
     """Vectors [pair, token, 2] of the quiver of a rotation."""
     (quiver,) = ax.collections
-    pairs = sum(text.get_text().endswith(("position", ")")) for text in ax.texts)
     vectors = np.where(quiver.Umask, np.nan, [quiver.U, quiver.V])
-    return vectors.T.reshape(pairs, -1, 2)
+    return vectors.T.reshape(len(ax.patches), -1, 2)  # a circle for each pair
 
 
 def curves_and_dots(ax):

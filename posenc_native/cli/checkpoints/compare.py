@@ -17,6 +17,8 @@ from posenc_native.formats.reading import read
 
 from .explain import WIDEST
 
+_STATUS = {"alike": 0, "different": 1, "alike if permuted": 3}  # by the verdict
+
 
 class UnreadableError(CommandError):
     """A source that cannot be read or compared."""
@@ -38,9 +40,9 @@ def compare(
 
     Reads how each checkpoint encodes positions by rotation and compares the
     others with the first: pairing, base, scaling, rotated dims, attention factor,
-    softmax correction, position axes, layers without rotary encoding. If
-    rotations differ, says how far apart cosines, sines and scores are, and from
-    which position on bfloat16 shows the difference.
+    softmax correction, position axes, layers without rotary encoding. The first
+    line is the verdict. If rotations differ, says how far apart cosines, sines
+    and scores are, and from which position on bfloat16 shows the difference.
 
     Each checkpoint is a path, as `explain` takes it: a Hugging Face config.json or
     its folder, a GGUF or ONNX file, Meta's or Mistral's params.json, Megatron-LM's
@@ -48,7 +50,14 @@ def compare(
     torchtune, TensorRT-LLM, vLLM or SGLang; or the name of a preset. Weights are
     read only with --weights.
 
-    Exit status: 0 they rotate alike, 1 they differ, 2 one cannot be read.
+    Converters to some formats, as llama.cpp's for Llama, change the pairing and
+    permute the weights of queries and keys to match. If nothing else differs, the
+    verdict is that only the expected permutation differs, with a status of its
+    own, because the descriptions do not show whether the weights were permuted:
+    say so with --permuted, or check them with --weights.
+
+    Exit status: 0 they rotate alike, 1 they differ, 2 one cannot be read, 3 only
+    the expected permutation differs.
 
     Args:
         first: the checkpoint that the others are compared with
@@ -57,7 +66,7 @@ def compare(
         at: positions at which to say how far apart they are (default: some, up to the longest
             sequence)
         permuted: the weights of queries and keys were permuted to match the pairing, as
-            converters do
+            converters do; nothing checks it
         weights: a .safetensors file for each of them, separated by commas in the same order
             (empty for none); says which pairing the weights of queries and keys look like
         json: print one JSON object, for programs
@@ -84,7 +93,7 @@ def compare(
     else:
         wide = min(WIDEST, shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
         show_text(printable(str(found) if wide is None else found.text(wide)))
-    return 1 if found else 0
+    return _STATUS[found.verdict]
 
 
 @contextlib.contextmanager

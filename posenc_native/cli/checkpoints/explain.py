@@ -33,6 +33,7 @@ def explain(
     preset: str | None = None,
     json: bool = False,
     as_: Form | None = None,
+    permuted: bool = False,
     plot: Picture | None = None,
 ) -> int:
     """Say in plain words how a model rotates, from its files or its name.
@@ -53,19 +54,23 @@ def explain(
         json: print one JSON object, for programs
         as_: print the equivalent entries for another engine; what they cannot express is printed
             on stderr, and the exit status is then 1
+        permuted: with --as: the weights of queries and keys are permuted to the other engine's
+            pairing, as converters do; the pairing is then not missing (see compare --permuted)
         plot: also draw what the scaling does to each frequency: .png, .svg, .pdf; an existing file
             is replaced
 
     Examples:
         $ path/to/model/config.json
         $ model.gguf --json
-        $ path/to/model --as gguf
+        $ path/to/model --as gguf --permuted
         $ --preset llama-3.1
         $ path/to/model --plot frequencies.png
     """
     if (path is None) == (preset is None):
         got = "neither" if path is None else "both"
         raise UsageError(f"expected a path or --preset, got {got}")
+    if permuted and as_ is None:
+        raise UsageError("--permuted: requires --as")
     if preset is not None and preset not in rotary_presets():
         like = names_like(preset, rotary_presets(), cutoff=0.4)
         expected = f"a preset like {', '.join(like)}" if like else "a preset"
@@ -74,7 +79,7 @@ def explain(
     with reading_config(Path(source or "")):
         found = explanation_of(source)
     if as_ is not None:
-        return _in_words_of(found, as_)
+        return _in_words_of(found, as_, permuted)
     if json:
         print(json_text.dumps(found.to_dict(), indent=2))
         return 0
@@ -93,10 +98,10 @@ def explain(
     return 0
 
 
-def _in_words_of(found: Explanation, form: str) -> int:
+def _in_words_of(found: Explanation, form: str, permuted: bool) -> int:
     """Print the equivalent entries, and on stderr what they cannot express."""
     assert found.description is not None  # it was read from a file or a preset
-    written = write(found.description, form)
+    written = write(found.description, form, permuted)
     print(json_text.dumps(written.entries, indent=2))
     for lost in written.lost:
         print(printable(f"not expressed: {lost}"), file=sys.stderr)

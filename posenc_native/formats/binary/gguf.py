@@ -100,6 +100,7 @@ def described(
         remarks=tuple(model.remarks(parts)),
         latent=model.row.get("latent", False),
         corrects_softmax=any(group.softmax_correction != 1 for group in groups),
+        permuted_by="llama.cpp's convert_hf_to_gguf.py" if model.row.get("permuted") else "",
     )
 
 
@@ -486,12 +487,6 @@ class _Model:
     def remarks(self, parts: int) -> list[str]:
         """Remarks about this file."""
         said = []
-        if self.row.get("permuted"):
-            said.append(
-                "For this architecture llama.cpp's converter permutes the weights of queries and "
-                "keys from the half to the interleaved pairing; the Hugging Face checkpoint has "
-                "the half pairing."
-            )
         ignored = [
             key
             for key, taken in (("yarn_beta_fast", 32), ("yarn_beta_slow", 1))

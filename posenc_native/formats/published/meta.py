@@ -94,6 +94,8 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
         words=_WORDS,
         unknown=tuple(unknown),
         remarks=tuple(remarks),
+        # Llama 4 keeps Meta's order of dims at Hugging Face.
+        permuted_by="" if llama4 else "transformers' convert_llama_weights_to_hf.py",
     )
 
 

@@ -89,6 +89,7 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
         remarks=tuple(remarks),
         latent=latent,
         corrects_softmax=correction != 1,
+        permuted_by="" if latent else "transformers' converter of Mistral's weights",
     )
 
 

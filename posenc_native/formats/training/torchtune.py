@@ -114,6 +114,7 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
         length=given.length("max_seq_len"),
         words=_WORDS,
         unknown=tuple(unknown),
+        permuted_by="torchtune's hf_to_tune" if pairing == "interleaved" else "",
     )
 
 

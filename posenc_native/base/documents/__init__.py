@@ -1,0 +1,1 @@
+"""Words in parts: lines for a terminal and HTML for a notebook, from one description."""
