@@ -15,7 +15,7 @@ SHELL_SCRIPTS := .ci/run scripts/aarch64.sh scripts/free_threaded.sh scripts/fuz
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all asan tsan mutants fuzz own-tests fuzz-core free-threaded check check-ruff check-mypy \
 	check-clang-format check-shellcheck check-workflows check-prose lint-tools actionlint audit format docs \
-	docs-links bench growth instructions gpu gpu-kit gpu-resources aarch64 wheels release setup clean distclean
+	docs-links pages bench growth instructions gpu gpu-kit gpu-resources aarch64 wheels release setup clean distclean
 
 # A line `##@ Title` begins a group of the list; a target with `##` is in it.
 help:
@@ -42,8 +42,11 @@ test:  ## set up, build, run the tests; PYTEST_ARGS='-k rotary -x' to choose som
 SPHINX_BUILD = $(BIN)/python -m sphinx --fail-on-warning --keep-going --jobs auto --quiet \
 	--doctree-dir build/docs/doctrees
 
+PAGES = PYTHONPATH=scripts $(BIN)/python -m pages
+
 docs:  ## set up, build, make the documentation: build/docs/html/index.html
 	@$(SETUP) docs native-package
+	@$(PAGES)
 	@$(SPHINX_BUILD) --builder html docs build/docs/html
 	@echo "build/docs/html/index.html"
 
@@ -130,6 +133,10 @@ actionlint:  ## check the workflows' expressions, inputs and shell; needs a netw
 audit:  ## ask which pinned packages have a known vulnerability; needs a network
 	@$(SETUP) audit
 	@$(BIN)/pip-audit --strict --disable-pip --no-deps --requirement requirements/constraints.txt
+
+pages:  ## write what pages show of records and code: tables, pictures
+	@$(SETUP) docs native-package
+	@$(PAGES) --write
 
 docs-links: docs  ## see whether the addresses that the documentation names still answer
 	@$(SPHINX_BUILD) --builder linkcheck docs build/docs/linkcheck

@@ -8,8 +8,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
-# The package as it stands here, the benchmarks whose results the tables are made of, and what
-# pages are made with.
+# The package as it stands here, and what pages are made with.
 sys.path[:0] = [str(ROOT), str(HERE / "_extensions")]
 
 import posenc_native  # noqa: E402
@@ -25,9 +24,8 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.mathjax",
     "sphinx_copybutton",
-    "measured",
+    "github",
     "names",
-    "picture",
     "signatures",
     "strictly",
 ]
@@ -40,7 +38,7 @@ default_role = "py:obj"
 
 # --- Markdown
 
-myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "attrs_inline"]
+myst_enable_extensions = ["dollarmath", "html_image"]
 myst_heading_anchors = 3
 myst_links_external_new_tab = False
 
@@ -86,9 +84,6 @@ external_names = {
     "torch.set_num_threads": _TORCH + "torch.set_num_threads.html",
 }
 
-# Files that link to each other where they are, and the pages that include them.
-included_files = {"ARCHITECTURE.md": "architecture", "docs/maintaining.md": "maintaining"}
-
 # --- Links that `make docs-links` follows
 
 linkcheck_timeout = 20
@@ -110,6 +105,7 @@ assert _mathjax.origin is not None
 html_static_path = ["_static", str(Path(_mathjax.origin).parent / "static")]
 mathjax_path = "mathjax/tex-chtml.js"
 html_css_files = ["posenc.css"]
+html_search_scorer = str(HERE / "_extensions" / "search_order.js")
 html_copy_source = False
 html_show_sphinx = False
 html_show_copyright = False

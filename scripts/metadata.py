@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-# [text](target) and ![text](target), the target not an address or a heading of the page.
-_LINK = re.compile(r"(!?)\[([^\[\]]*(?:\[[^\[\]]*\][^\[\]]*)*)\]\((?![a-z]+:|#)([^()\s]+)\)")
+# [text](target) and <img src="target">, the target not an address or a heading of the page.
+_LINK = re.compile(r'(\]\(|<img src=")(?![a-z]+:|#)([^()\s"]+)')
 
 
 def repository(environment: Mapping[str, str] = os.environ) -> str:
@@ -34,8 +34,8 @@ def readme(page: str, tag: str) -> str:
         return text
 
     def whole(link: re.Match[str]) -> str:
-        kind = "raw" if link[1] else "blob"
-        return f"{link[1]}[{link[2]}]({page}/{kind}/{tag}/{link[3]})"
+        kind = "raw" if link[1].startswith("<img") else "blob"
+        return f"{link[1]}{page}/{kind}/{tag}/{link[2]}"
 
     return _LINK.sub(whole, text)
 

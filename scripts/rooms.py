@@ -1,15 +1,13 @@
 """Draw the package by its imports: rooms, the floor of each, and what it stands on.
 
-    python scripts/rooms.py            the picture, as it is in ARCHITECTURE.md
-    python scripts/rooms.py --write    put it there
+    python scripts/rooms.py    the picture, as `make pages` puts it into ARCHITECTURE.md
 
 Imports in functions count too; those for type checkers alone do not. tests/packaging/test_rooms.py
-keeps the picture current, files free of circles and imports downward.
+keeps files free of circles and imports downward.
 """
 
 from __future__ import annotations
 
-import argparse
 import ast
 import functools
 from collections.abc import Iterator
@@ -30,7 +28,6 @@ FLOORS = (
     ("nn", "hf", "flex", "plot"),
     ("cli",),
 )
-BEGIN, END = "<!-- rooms: scripts/rooms.py -->\n", "<!-- /rooms -->\n"
 
 
 def modules(package: Path = PACKAGE) -> dict[str, Path]:
@@ -159,21 +156,5 @@ def picture() -> str:
     return "\n".join([*lines, "```", ""])
 
 
-def with_picture(text: str) -> str:
-    """A text in which the picture stands between its marks."""
-    head, _, rest = text.partition(BEGIN)
-    return head + BEGIN + picture() + END + rest.partition(END)[2]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--write", action="store_true", help="put the picture into ARCHITECTURE.md")
-    page = ROOT / "ARCHITECTURE.md"
-    if parser.parse_args().write:
-        page.write_text(with_picture(page.read_text(encoding="utf-8")), encoding="utf-8")
-    else:
-        print(picture(), end="")
-
-
 if __name__ == "__main__":
-    main()
+    print(picture(), end="")

@@ -1,8 +1,6 @@
-"""`python -m benchmarks.figures`: what is recorded, judged by today's goals, on pages and pictures.
+"""`python -m benchmarks.figures results/X.json`: its text and pictures again; its summary.
 
-python -m benchmarks.figures results/X.json   # its text and pictures again; its summary
-python -m benchmarks.figures                  # fails where a page has other figures
-python -m benchmarks.figures --write          # puts them there, and draws README's pictures
+Verdicts are those of today's goals. `make pages` writes what pages show of records.
 """
 
 from __future__ import annotations
@@ -12,17 +10,18 @@ from pathlib import Path
 
 from benchmarks import command
 
-from . import plot, readme, records, summary, tables
+from . import plot, records, summary
 
 
-def main(results: Sequence[Path], threads: int = 1, write: bool = False) -> None:
-    """Write a file's text and pictures, or check docs/speed.md and README.md.
+def main(results: Sequence[Path], threads: int = 1) -> None:
+    """Write the text and the pictures of recorded figures, and print a summary.
 
     Args:
         results: benchmarks/results/X.json; of growth curves the picture alone
         threads: draw cases with so many (default: 1)
-        write: write docs/speed.md, README.md and its pictures
     """
+    if not results:
+        raise command.Refused("expected files of figures: benchmarks/results/X.json")
     for path in results:
         figures = records.load(path)
         if "cases" in figures:
@@ -30,21 +29,6 @@ def main(results: Sequence[Path], threads: int = 1, write: bool = False) -> None
             print(summary.page(figures, records.columns_beside(figures)))
         for picture in plot.draw(figures, path, threads):
             print(f"{picture}: {picture.stat().st_size / 1000:.0f} kB")
-    if results:
-        return
-    for path, page in ((tables.PAGE, tables.page), (readme.PAGE, readme.page)):
-        before = path.read_text(encoding="utf-8")
-        after = page(before)
-        if write:
-            path.write_text(after, encoding="utf-8")
-        elif after != before:
-            raise command.Refused(
-                f"{path.name} has other figures: --write puts the recorded ones in"
-            )
-    if write:
-        readme.draw()
-    elif old := readme.old_pictures():
-        raise command.Refused(f"{', '.join(old)}: other figures than recorded: --write draws them")
 
 
 if __name__ == "__main__":

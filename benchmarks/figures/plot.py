@@ -263,15 +263,16 @@ def draw_multiples(rows: list[tuple[str, dict[str, float]]], path: Path, digest:
             axes.plot(*zip(*points, strict=True), label=name, **_NAMED[name])
         for at, (_, times) in enumerate(rows):
             for side, most in {-1: min(times.values()), 1: max(times.values())}.items():
-                if most > 1.5 and (side == 1 or len(times) > 1):  # else marks lie on the line
+                # Else marks lie on the line, or on each other.
+                if (most > 1.5 or (side == -1 and most < 0.7)) and (side == 1 or len(times) > 1):
                     axes.annotate(
                         f"{most:.{0 if most >= 10 else 1}f} x", (most, at), xytext=(7 * side, 0),
                         textcoords="offset points", ha="left" if side == 1 else "right",
                         va="center", fontsize=8, bbox=_BEHIND,
                     )  # fmt: skip
         axes.set_xscale("log")
-        axes.set_xlim(0.7, 400)
-        axes.set_xticks([1, 3, 10, 30, 100], ["1 x", "3 x", "10 x", "30 x", "100 x"])
+        axes.set_xlim(0.2, 400)
+        axes.set_xticks([0.3, 1, 3, 10, 30, 100], ["0.3 x", "1 x", "3 x", "10 x", "30 x", "100 x"])
         axes.xaxis.set_minor_formatter("")
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.set_yticks(range(len(rows)), [title for title, _ in rows], fontsize=8)

@@ -1,7 +1,4 @@
-"""README's table and pictures of speed and accuracy, from what is recorded.
-
-A row a library, a column a measurement; `python -m benchmarks.figures` fails where README differs.
-"""
+"""README's table and pictures of speed and accuracy, from what is recorded: a row a measurement."""
 
 from __future__ import annotations
 
@@ -15,131 +12,109 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import records, report, tables
+from . import judging, records, report, tables
 
-PAGE = Path(__file__).parents[2] / "README.md"
 GPU = records.RESULTS / "gpu-nvidia-h200.json"
-_BLOCK = re.compile(r"(<!-- readme: .*? -->\n).*?(<!-- /readme -->)", re.DOTALL)
 POSITION = 1 << 20
 OURS = "posenc_native"
 
 
 @dataclass(frozen=True)
-class Library:
-    """A row: its facts, and which rows of the records are its own, by column."""
+class Measurement:
+    """A row: a case of the records, our row of it, and the rows of others that do the same."""
 
-    name: str
-    runs_on: str
-    pairs: str
-    # Column -> (contestant, mode); `error` -> the peer of the study of accuracy.
-    of: dict[str, tuple[str, str]]
-    # In the columns that it has no time in, of a library that runs on a GPU only.
-    on_gpu: str = ""
-
-
-@dataclass(frozen=True)
-class Column:
-    key: str
-    heading: str
+    words: str
     # The name in the picture.
     title: str
     case: str
-    gpu: bool = False
+    ours: tuple[str, str]  # contestant, mode
+    others: dict[str, tuple[str, str]]
+    # On the GPU: the time of the device, or that of the calling thread.
+    gpu: str = ""
 
 
-COLUMNS = (
-    Column(
-        "rotary",
-        "rotate q and k: 4,096 tokens, CPU",
+TRANSFORMERS, COMPILED = "transformers", "transformers, torch.compile"
+FLASH, LIGER, INTERLEAVED = "flash-attn", "Liger Kernel", "rotary-embedding-torch"
+_ON_A_GPU = {
+    LIGER: ("Liger", "in place"),
+    FLASH: ("flash-attn (Triton), twice", "in place"),
+    TRANSFORMERS: ("transformers (Llama), eager", "fresh"),
+}
+_DECODE = "decode, 64 x 1 tokens, 32 + 8 heads, bfloat16"
+
+# Every library that was measured beside the same call, and no other: a cell is a figure.
+MEASUREMENTS = (
+    Measurement(
+        "rotate q and k, 4,096 tokens",
         "rotary, 4,096 tokens\nCPU",
         "rotary, q 32 + k 8 heads x 4096 x 128, torch bfloat16, half, 1 thread",
+        ("apply_rotary_qk", "in place"),
+        {
+            COMPILED: ("transformers (Llama), torch.compile", "fresh"),
+            TRANSFORMERS: ("transformers (Llama), eager", "fresh"),
+        },
     ),
-    Column(
-        "layer",
-        "one token in a model, CPU",
+    Measurement(
+        "the same, interleaved pairs",
+        "rotary, interleaved pairs\nCPU",
+        "rotary, q 32 + k 8 heads x 4096 x 128, torch bfloat16, interleaved, 1 thread",
+        ("apply_rotary_qk", "in place"),
+        {
+            COMPILED: ("transformers (Cohere), torch.compile", "fresh"),
+            TRANSFORMERS: ("transformers (Cohere), eager", "fresh"),
+            INTERLEAVED: ("rotary-embedding-torch", "fresh"),
+        },
+    ),
+    Measurement(
+        "one token in a layer of a patched model",
         "rotary, one token in a model\nCPU",
         "decode in a model, rotation of a layer (q 32 + k 8 heads x 1 x 128, 4 layers, dynamic "
         "cache), torch bfloat16, 1 thread",
+        ("hf.patch", "fresh"),
+        {TRANSFORMERS: ("transformers (Llama)", "fresh")},
     ),
-    Column(
-        "t5",
-        "T5 bias and gradient, CPU",
+    Measurement(
+        "T5 bias and its gradient, 16 heads, 2,048 tokens, float32",
         "T5 bias, forward and backward\nCPU",
         "relative: T5 bias, forward and backward to the table, 16 x 2048 x 2048, torch float32, "
         "1 thread",
+        ("nn.T5RelativeBias", "in place"),
+        {
+            COMPILED: ("transformers (T5), torch.compile", "fresh"),
+            TRANSFORMERS: ("transformers (T5), eager", "in place"),
+        },
     ),
-    Column(
-        "gpu",
-        "16,384 tokens, H200",
+    Measurement(
+        "H200, 16,384 tokens: time on the device",
         "rotary, 16,384 tokens\nH200",
         "prefill, 4 x 4096 tokens, 32 + 8 heads, bfloat16, bshd, half",
-        gpu=True,
+        ("apply_rotary_qk", "in place"),
+        {COMPILED: ("transformers (Llama), torch.compile", "fresh")} | _ON_A_GPU,
+        gpu="microseconds",
+    ),
+    Measurement(
+        "H200, one token of 64 sequences: on the device",
+        "rotary, one token of 64 rows\nH200, device",
+        _DECODE,
+        ("Rotary", "in place"),
+        _ON_A_GPU,
+        gpu="microseconds",
+    ),
+    Measurement(
+        "the same: on the calling thread",
+        "rotary, one token of 64 rows\nH200, calling thread",
+        _DECODE,
+        ("Rotary", "in place"),
+        _ON_A_GPU,
+        gpu="host_microseconds",
     ),
 )
-# rotary-embedding-torch has interleaved pairs alone: a case of its own, with its own time of ours.
-NEIGHBORS = Column(
-    "neighbors",
-    "",
-    "rotary, interleaved pairs\nCPU",
-    "rotary, q 32 + k 8 heads x 4096 x 128, torch bfloat16, interleaved, 1 thread",
-)
-
-LIBRARIES = (
-    Library(
-        OURS,
-        "CPU (SIMD), CUDA; NumPy, torch",
-        "both",
-        {
-            "error": (OURS, ""),
-            "rotary": ("apply_rotary_qk", "in place"),
-            "neighbors": ("apply_rotary_qk", "in place"),
-            "layer": ("hf.patch", "fresh"),
-            "t5": ("nn.T5RelativeBias", "in place"),
-            "gpu": ("apply_rotary_qk", "in place"),
-        },
-    ),
-    Library(
-        "transformers",
-        "torch operations",
-        "as in the model",
-        {
-            "error": ("transformers (Llama)", ""),
-            "rotary": ("transformers (Llama), eager", "fresh"),
-            "neighbors": ("transformers (Cohere), eager", "fresh"),
-            "layer": ("transformers (Llama)", "fresh"),
-            "t5": ("transformers (T5), eager", "in place"),
-            "gpu": ("transformers (Llama), eager", "fresh"),
-        },
-    ),
-    Library(
-        "transformers, torch.compile",
-        "compiled operations",
-        "as in the model",
-        {
-            "rotary": ("transformers (Llama), torch.compile", "fresh"),
-            "neighbors": ("transformers (Cohere), torch.compile", "fresh"),
-            "t5": ("transformers (T5), torch.compile", "fresh"),
-            "gpu": ("transformers (Llama), torch.compile", "fresh"),
-        },
-    ),
-    Library(
-        "rotary-embedding-torch",
-        "torch operations",
-        "interleaved",
-        {
-            "error": ("rotary-embedding-torch", ""),
-            "neighbors": ("rotary-embedding-torch", "fresh"),
-        },
-    ),
-    Library(
-        "flash-attn",
-        "Triton, GPU only",
-        "both",
-        {"gpu": ("flash-attn (Triton), twice", "in place")},
-    ),
-    Library("Liger Kernel", "Triton, GPU only", "half", {"gpu": ("Liger", "in place")}),
-    Library("TransformerEngine", "CUDA, GPU only", "both", {}, "not measured"),
-)
+# By the name of the peer in the study of accuracy, whose angles they are.
+ERRORS = {
+    "float64 angle, rounded": "float64 angle, rounded to float32",
+    "transformers (Llama)": TRANSFORMERS,
+    "rotary-embedding-torch": INTERLEAVED,
+}
 
 
 @functools.cache
@@ -154,22 +129,25 @@ def _gpu() -> dict[str, Any]:
     return records.load(GPU)
 
 
-def seconds(column: Column, library: Library) -> float | None:
-    """What is recorded; None where the library does not do this. A name without a record fails."""
-    if column.key not in library.of:
-        return None
-    name, mode = library.of[column.key]
-    case = _gpu()["cases"][column.case] if column.gpu else tables.case_of(_cpu(), column.case)
-    assert case is not None, column.case
-    row = next(row for row in case["rows"] if (row["contestant"], row["mode"]) == (name, mode))
-    return float(row["microseconds"] * 1e-6 if column.gpu else row["seconds"])
+def _case(of: Measurement) -> tables.Case:
+    case = _gpu()["cases"][of.case] if of.gpu else tables.case_of(_cpu(), of.case)
+    assert case is not None, of.case
+    return case
 
 
-def error(library: Library) -> float | None:
+def _row(of: Measurement, contestant: tuple[str, str]) -> judging.Row:
+    """What is recorded. A name without a record fails."""
+    rows = _case(of)["rows"]
+    return next(row for row in rows if (row["contestant"], row["mode"]) == contestant)
+
+
+def seconds(of: Measurement, contestant: tuple[str, str]) -> float:
+    row = _row(of, contestant)
+    return float(row[of.gpu] * 1e-6 if of.gpu else row["seconds"])
+
+
+def error(peer: str) -> float:
     """Of cosine and sine in float32 at POSITION."""
-    if "error" not in library.of:
-        return None
-    peer = library.of["error"][0]
     return next(
         float(row["error"])
         for row in _cpu()["accuracy"]
@@ -177,66 +155,47 @@ def error(library: Library) -> float | None:
     )
 
 
-def _cells(library: Library) -> Iterator[str]:
-    yield f"**{library.name}**" if library.name == OURS else library.name
-    yield library.runs_on
-    yield library.pairs
-    found = error(library)
-    yield "" if found is None else f"{found:.1e}".replace("e-0", "e-")
-    for column in COLUMNS:
-        time = seconds(column, library)
-        if time is None and column.key == "rotary" and "neighbors" in library.of:
-            ours = report.duration(seconds(NEIGHBORS, LIBRARIES[0]) or 0.0, 2)
-            time = seconds(NEIGHBORS, library)
-            yield f"{report.duration(time or 0.0, 2)} (posenc_native: {ours})"
-        else:
-            missing = library.on_gpu if column.gpu else ""
-            yield missing if time is None else report.duration(time, 2)
+def _short(value: float) -> str:
+    return f"{value:.1e}".replace("e-0", "e-")
 
 
-def table() -> str:
-    headings = (
-        *("", "runs on", "pairs", f"error of cos, sin at {POSITION:,}"),
-        *(column.heading for column in COLUMNS),
-    )
+def _rows() -> Iterator[list[str]]:
+    errors: dict[str, list[str]] = {}
+    for peer, name in ERRORS.items():
+        errors.setdefault(_short(error(peer)), []).append(name)
+    others = "; ".join(f"{', '.join(names)} {value}" for value, names in errors.items())
+    yield [f"largest error of cos and sin up to {POSITION:,}", _short(error(OURS)), others]
+    for of in MEASUREMENTS:
+        row, times = _row(of, of.ours), report.duration(seconds(of, of.ours), 2)
+        if not of.gpu and _case(of)["buffer_sets"] > 1:  # in cache no memory bounds it
+            times += f", {row['times_limit']:.1f} x {row['limit']}"
+        elif of.gpu == "microseconds" and row["of_copy"] > 0.8:
+            times += f", {1 / row['of_copy']:.1f} x copy"
+        others = sorted((seconds(of, one), name) for name, one in of.others.items())
+        yield [of.words, times, "; ".join(f"{n} {report.duration(t, 2)}" for t, n in others)]
+
+
+def table() -> list[str]:
     cpu, gpu = _cpu()["machine"], _gpu()["machine"]
-    cpu_days = sorted(
-        {
-            case["recorded"]["date"][:10]
-            for column in (*COLUMNS, NEIGHBORS)
-            if (case := tables.case_of(_cpu(), column.case))
-        }
-    )
+    days = sorted({records.day(_case(of)["recorded"]) for of in MEASUREMENTS if not of.gpu})
     instructions = report.instructions_text(cpu).partition(",")[0]
     note = (
-        "32 + 8 heads of 128 dims, bfloat16; T5: 16 heads, 2,048 tokens, float32; in place where "
-        f"possible. CPU: one thread of {cpu['cpu']} ({instructions}), {', '.join(cpu_days)}, `make "
-        f"bench`. GPU: {gpu['device']}, {gpu['date']}, `make gpu`. "
-        "[Features of each library](docs/converting.md), [versions and all times](docs/speed.md)."
+        "32 + 8 heads of 128 dims, bfloat16, in place where possible. A copy, scale or add moves "
+        "the same bytes. "
+        f"CPU: one thread of {cpu['cpu']} ({instructions}), {', '.join(days)}, `make bench`. GPU: "
+        f"{gpu['device']}, {gpu['date']}, `make gpu`."
     )
-    rows = [list(_cells(library)) for library in LIBRARIES]
     lines = textwrap.wrap(note, 115, break_on_hyphens=False)
-    return "\n".join([*tables.markdown(headings, rows, 3), "", *lines]) + "\n"
-
-
-def page(text: str) -> str:
-    """README with what is recorded now between its marks."""
-    found, count = _BLOCK.subn(lambda marks: f"{marks[1]}{table()}{marks[2]}", text)
-    assert count == 1, "README.md: the marks of the table"
-    return found
+    return [*tables.markdown(("", OURS, "others"), list(_rows()), 3), "", *lines]
 
 
 def multiples() -> list[tuple[str, dict[str, float]]]:
-    """For the picture: of each column, each library's time as a multiple of ours."""
+    """For the picture: of each measurement, each library's time as a multiple of ours."""
     found = []
-    for column in (COLUMNS[0], NEIGHBORS, *COLUMNS[1:]):
-        ours = seconds(column, LIBRARIES[0])
-        assert ours is not None
-        times = {one.name: seconds(column, one) for one in LIBRARIES[1:]}
-        found.append(
-            (f"{column.title}: {report.duration(ours, 2)}",
-             {name: time / ours for name, time in times.items() if time is not None})
-        )  # fmt: skip
+    for of in MEASUREMENTS:
+        ours = seconds(of, of.ours)
+        times = {name: seconds(of, one) / ours for name, one in of.others.items()}
+        found.append((f"{of.title}: {report.duration(ours, 2)}", times))
     return found
 
 
@@ -245,7 +204,7 @@ def errors() -> list[tuple[str, list[tuple[int, float]]]]:
     curves: list[tuple[list[str], dict[int, float]]] = []
     rows = [row for row in _cpu()["accuracy"] if row["error"] is not None]
     rows = [row for row in rows if row["quantity"].startswith("rotary")]
-    rows = [row for row in rows if not row["peer"].startswith("plain")]  # libraries alone
+    rows = [row for row in rows if not row["peer"].startswith("plain")]  # libraries do as these
     for peer in dict.fromkeys(row["peer"] for row in rows):
         own = {row["position"]: row["error"] for row in rows if row["peer"] == peer}
         name = re.sub(r"( \(.*\)|, jit)$", "", peer)

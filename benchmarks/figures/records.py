@@ -61,27 +61,8 @@ def studies(figures: Figures) -> list[str]:
     return [study for study in report.STUDIES if study in figures]
 
 
-def _origins(figures: Figures) -> list[dict[str, Any]]:
-    """Those of all parts."""
-    figures = with_origins(figures)
-    of_cases = [case["recorded"] for case in figures["cases"]]
-    return of_cases + [figures[f"{study}_recorded"] for study in studies(figures)]
-
-
-def _commit(recorded: dict[str, Any]) -> str:
-    """Without "and changes", and as words where there was no git."""
-    return str(recorded["commit"])[:40]
-
-
-def newest(columns: Columns) -> str:
-    """The commit of the part that was recorded last."""
-    parts = [part for figures in columns.values() if figures for part in _origins(figures)]
-    return _commit(max(parts, key=lambda part: part["date"])) if parts else ""
-
-
-def day_of_older(recorded: dict[str, Any], last: str) -> str:
-    """The day of what was recorded of another commit than the last one; of that "" ."""
-    return "" if _commit(recorded) == last else str(recorded["date"][:10])
+def day(recorded: dict[str, Any]) -> str:
+    return str(recorded["date"][:10])
 
 
 def origins_text(figures: Figures) -> str:

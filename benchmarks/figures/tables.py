@@ -1,4 +1,4 @@
-"""Tables of what is recorded, in Markdown, and the one of speed.csv in docs/speed.md.
+"""Parts of tables of what is recorded, in Markdown, and the table at a glance of docs/speed.md.
 
 speed.csv names its rows: a case on one thread, a row of it, and what the page calls that.
 """
@@ -6,7 +6,7 @@ speed.csv names its rows: a case on one thread, a row of it, and what the page c
 from __future__ import annotations
 
 import csv
-import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,7 @@ from typing import Any
 from . import judging, records, report
 
 PROCESSOR = "amd-epyc-2-cores"
-PAGE = Path(__file__).parents[2] / "docs" / "speed.md"
 NOT_RECORDED = "not recorded yet"
-_BLOCK = re.compile(r"(<!-- speed: .*? -->\n).*?(<!-- /speed -->)", re.DOTALL)
 
 Case = dict[str, Any]
 
@@ -50,59 +48,58 @@ def time(row: judging.Row | None, *, limits: bool) -> str:
     )
 
 
-def dated(words: str, case: Case | None, last: str) -> str:
-    """With the day of a case that was recorded before the last commit that has a record."""
-    day = records.day_of_older(case["recorded"], last) if case else ""
-    return f"{words} ({day})" if day else words
-
-
 def lines() -> list[dict[str, str]]:
     with Path(__file__).with_name("speed.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file, delimiter=";"))
 
 
-def speed(columns: records.Columns) -> str:
-    """Our times and multiples of the limit, a column for all instructions; the best peer."""
-    last, rows = records.newest(columns), []
+def at_a_glance(columns: records.Columns) -> list[str]:
+    """Our times and multiples of the limit, a column for all instructions; the best peer.
+
+    A column is headed by the day of most of its figures; a figure of another day has its own.
+    """
+    found = []
     for line in lines():
         cases = [case_of(figures, f"{line['case']}, 1 thread") for figures in columns.values()]
-        found = [(case, row_of(case, line["row"], line["mode"])) for case in cases]
-        # In cache no memory bounds it.
-        cells = [
-            dated(time(row, limits=bool(case and case["buffer_sets"] > 1)), case, last)
-            for case, row in found
-        ]
-        first = next(((case, row) for case, row in found if case and row), None)
-        rows.append([line["words"], line["mode"], *cells, _peer(*first, last) if first else ""])
-    headings = ("", "mode", *columns, "best peer in this mode, or in the mode it has")
-    return "\n".join(markdown(headings, rows, len(headings))) + "\n"
+        found.append([(case, row_of(case, line["row"], line["mode"])) for case in cases])
+    days = [
+        Counter(records.day(case["recorded"]) for case, row in column if case and row)
+        for column in zip(*found, strict=True)
+    ]
+    usual = [max(counts, key=counts.__getitem__) if counts else "" for counts in days]
+    rows = []
+    for line, pairs in zip(lines(), found, strict=True):
+        cells = []
+        for (case, row), day in zip(pairs, usual, strict=True):
+            # In cache no memory bounds it.
+            words = time(row, limits=bool(case and case["buffer_sets"] > 1))
+            own = records.day(case["recorded"]) if case and row else day
+            cells.append(words if own == day else f"{words} ({own})")
+        first = next(((case, row) for case, row in pairs if case and row), None)
+        rows.append([line["words"], line["mode"], *cells, _peer(*first) if first else ""])
+    columns_of_times = (
+        f"{name} ({day})" if day else name for name, day in zip(columns, usual, strict=True)
+    )
+    headings = ("", "mode", *columns_of_times, "best peer in this mode, or in the mode it has")
+    return [*markdown(headings, rows, len(headings)), "", *_head(columns)]
 
 
-def _peer(case: Case, row: judging.Row, last: str) -> str:
+def _peer(case: Case, row: judging.Row) -> str:
     best = judging.best_peer(case, row)
     if best is None:
         return ""
     mode = "" if best["same_mode"] else f", {best['mode']}"
-    return dated(f"{report.duration(best['seconds'])}, {best['contestant']}{mode}", case, last)
+    return f"{report.duration(best['seconds'])}, {best['contestant']}{mode}"
 
 
-def _head(columns: records.Columns) -> str:
+def _head(columns: records.Columns) -> list[str]:
     """Which processor and instructions, and when."""
     words = []
     for name, figures in columns.items():
         if figures is None:
-            words.append(f"{name}: {NOT_RECORDED}.")
+            words.append(f"- {name}: {NOT_RECORDED}.")
             continue
         machine = figures["machine"]
         origins = "; ".join(records.origins_text(figures).splitlines())
-        words.append(f"{machine['cpu']}, {report.instructions_text(machine)}: {origins}.")
-    return "\n".join(f"- {line}" for line in words) + "\n"
-
-
-def page(text: str) -> str:
-    """The page with what is recorded now between its marks."""
-    columns = records.recorded_columns(PROCESSOR)
-    inside = f"{speed(columns)}\n{_head(columns)}"
-    found, count = _BLOCK.subn(lambda marks: f"{marks[1]}{inside}{marks[2]}", text)
-    assert count == 1, "docs/speed.md: the marks of the table of speed"
-    return found
+        words.append(f"- {machine['cpu']}, {report.instructions_text(machine)}: {origins}.")
+    return words

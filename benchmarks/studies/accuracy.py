@@ -70,6 +70,13 @@ def _plain_numpy(positions: np.ndarray) -> tuple[Any, Any]:
     return np.cos(angles), np.sin(angles)
 
 
+def _double(positions: np.ndarray) -> tuple[Any, Any]:
+    """What a careful program without this library computes, where it has float64."""
+    steps = np.arange(0, HEAD_DIM, 2) / HEAD_DIM
+    angles = positions.astype(np.float64)[:, None] / BASE**steps
+    return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+
+
 def _transformers(positions: np.ndarray) -> tuple[Any, Any]:
     package: Any = importlib.import_module("transformers")
     llama: Any = importlib.import_module("transformers.models.llama.modeling_llama")
@@ -212,6 +219,7 @@ _WAYS: dict[str, list[tuple[str, Way]]] = {
         ("numba, a loop", _numba),
         ("plain torch", _plain_torch),
         ("plain NumPy", _plain_numpy),
+        ("float64 angle, rounded", _double),
     ],
     SINUSOIDAL: [
         ("posenc_native", _native_table),

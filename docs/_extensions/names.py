@@ -9,11 +9,7 @@ in single backticks does, unless it is an argument of what the docstring is abou
     add_sinusoidal
     ```
 
-A public name that no page has this way is a warning. The directive ``head`` shows the docstring of
-a module as it stands there: pictures in characters, to which other docstrings refer.
-
-    ```{head} posenc_native.rotary.apply
-    ```
+A public name that no page has this way is a warning.
 """
 
 from __future__ import annotations
@@ -67,19 +63,11 @@ class Reference(SphinxDirective):
         return self.parse_text_to_nodes("\n".join([*lines, "```"]))
 
 
-class Head(SphinxDirective):
-    required_arguments = 1
-
-    def run(self) -> list[nodes.Node]:
-        module = importlib.import_module(self.arguments[0])
-        self.env.note_dependency(str(module.__file__))
-        text = inspect.cleandoc(module.__doc__ or "")
-        return [nodes.literal_block(text, text, language="text")]
-
-
 def _kind(thing: Any) -> tuple[str, list[str]]:
     if inspect.isclass(thing):
         options = ["   :members:", "   :special-members: __call__"]
+        if hasattr(thing, "_fields"):  # a named tuple, whose docstring has its fields
+            options = []
         # Methods of a base that has no page of its own.
         base = thing.__mro__[1]
         if base.__module__.startswith("posenc_native") and not _is_public(base):
@@ -120,14 +108,6 @@ def _link_names(app: Sphinx, doctree: nodes.document) -> None:
         )
         reference.source, reference.line = literal.source, literal.line
         literal.replace_self(reference)
-
-
-def _link_files(app: Sphinx, doctree: nodes.document) -> None:
-    """A link to a file that a page includes leads to that page."""
-    for reference in doctree.findall(addnodes.pending_xref):
-        page = app.config.included_files.get(reference["reftarget"])
-        if page and reference["reftype"] == "myst":
-            reference.attributes |= {"refdomain": "doc", "reftarget": page, "reftargetid": None}
 
 
 def _ancestors(node: nodes.Node) -> Iterator[nodes.Node]:
@@ -212,13 +192,10 @@ def _check_public_names(app: Sphinx, env: BuildEnvironment) -> None:
 
 def setup(app: Sphinx) -> dict[str, bool]:
     app.add_config_value("external_names", {}, "env", [dict])
-    app.add_config_value("included_files", {}, "env", [dict])
     app.add_config_value("public_modules", [], "", [list])
     app.add_directive("reference", Reference)
-    app.add_directive("head", Head)
     app.connect("autodoc-process-docstring", _mark_arguments)
     app.connect("doctree-read", _link_names)
-    app.connect("doctree-read", _link_files)
     app.connect("missing-reference", _elsewhere)
     app.connect("env-check-consistency", _check_public_names)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

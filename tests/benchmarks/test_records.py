@@ -1,6 +1,5 @@
 """Files of results: what they are called, what is merged into them, pages made of them."""
 
-import itertools
 import re
 
 import pytest
@@ -11,8 +10,7 @@ pytest.importorskip("ml_dtypes")
 from recorded import BEST, case, figures, machine, ours, row
 
 import benchmarks.figures.__main__ as program
-from benchmarks import command
-from benchmarks.figures import judging, readme, records, report, summary, tables
+from benchmarks.figures import judging, measured, readme, records, report, summary, tables
 from benchmarks.figures.judging import AtLeast, AtMost, Rule
 
 
@@ -179,84 +177,62 @@ def test_text_and_pictures_are_made_again_by_the_goals_of_today(tmp_path, capsys
     assert places == sorted(places)
 
 
-# -------------------------------------------------------------------------------- docs/speed.md
+# ---------------------------------------------------------------------------------------- pages
 
 
-def test_the_page_of_speed_has_what_is_recorded(tmp_path, monkeypatch):
-    program.main([])  # refused where it has something else
+def test_every_line_of_the_table_at_a_glance_is_recorded():
     recorded = records.recorded_columns(tables.PROCESSOR)["AVX-512"]
     for line in tables.lines():
         of = tables.case_of(recorded, f"{line['case']}, 1 thread")
         assert tables.row_of(of, line["row"], line["mode"]), f"not recorded: {line}"
-    page = tmp_path / "speed.md"
-    page.write_text(tables.PAGE.read_text(encoding="utf-8").replace(" ms,", " s,"), "utf-8")
-    monkeypatch.setattr(tables, "PAGE", page)
-    with pytest.raises(command.Refused, match="other figures"):
-        program.main([])
-    program.main([], write=True)
-    program.main([])
 
 
-def test_readme_has_what_is_recorded(tmp_path, monkeypatch):
-    page = tmp_path / "README.md"
-    page.write_text(readme.PAGE.read_text(encoding="utf-8").replace("2.1 ms", "2.0 ms"), "utf-8")
-    monkeypatch.setattr(readme, "PAGE", page)
-    with pytest.raises(command.Refused, match=r"README\.md has other figures"):
-        program.main([])
-    page.write_text(readme.page(page.read_text(encoding="utf-8")), "utf-8")
-    program.main([])
-    # Pictures carry a digest of what they show.
-    monkeypatch.setattr(readme, "multiples", lambda: [("other", {"transformers": 2.0})])
-    monkeypatch.setitem(readme.PICTURES, "readme-speed.png", readme.multiples)
-    with pytest.raises(command.Refused, match=r"readme-speed\.png: other figures"):
-        program.main([])
+def test_pictures_of_readme_carry_a_digest_of_what_they_show(tmp_path, monkeypatch):
+    assert readme.old_pictures() == []
+    other = {"readme-speed.png": lambda: [("other", {"transformers": 2.0})]}
+    monkeypatch.setattr(readme, "PICTURES", readme.PICTURES | other)
+    assert readme.old_pictures() == ["readme-speed.png"]
     readme.draw(tmp_path)
     assert readme.old_pictures(tmp_path) == []
 
 
 def test_a_row_of_readme_without_a_record_is_an_error():
-    library = readme.Library("x", "", "", {"rotary": ("nobody", "fresh")})
     with pytest.raises(StopIteration):
-        readme.seconds(readme.COLUMNS[0], library)
+        readme.seconds(readme.MEASUREMENTS[0], ("nobody", "fresh"))
 
 
-def speed(columns):
-    """The cells behind the words and the mode, by line."""
-    rows = tables.speed(columns).splitlines()[2:]
-    return [[cell.strip() for cell in text.strip("|").split("|")][2:] for text in rows]
+def test_what_nobody_measured_is_an_error():
+    with pytest.raises(ValueError, match="nothing is recorded of 'case of another size'"):
+        measured.text("case of another size")
+
+
+def glance(columns):
+    """The headings of times, and the cells behind the words and the mode, by line."""
+    rows = tables.at_a_glance(columns)
+    cells = [[cell.strip() for cell in text.strip("|").split("|")][2:] for text in rows]
+    return cells[0][:2], cells[2 : 2 + len(tables.lines())]
 
 
 def recorded(line, *rows, used="AVX3_ZEN4", **when):
     return records.with_origins(figures(case(line["case"], *rows), used=used, **when))
 
 
-def test_the_page_of_speed_says_what_is_not_recorded():
+def test_the_table_at_a_glance_says_what_is_not_recorded():
     _, line = tables.lines()[:2]
     half = recorded(line, ours(line["mode"], 1.0, line["row"]), PEER, STEADY, used="AVX2")
-    cells = speed({"AVX-512": None, "AVX2": half})
+    headings, cells = glance({"AVX-512": None, "AVX2": half})
+    assert headings == ["AVX-512", "AVX2 (2026-01-02)"]
     assert cells[1] == ["not recorded yet", "1.00 ms, 2.00 x copy", "900 µs, library"]
     assert all(of == ["not recorded yet"] * 2 + [""] for of in cells[:1] + cells[2:])
 
 
-def test_figures_of_an_older_commit_have_their_date():
-    first, second = tables.lines()[1:3]
-    of = [ours(line["mode"], 1.0, line["row"]) for line in (first, second)]
-    old = recorded(first, of[0], STEADY, commit="a" * 40)
-    both = records.merged(old, recorded(second, of[1], date="2026-02-03T00:00:00"))
-    changed = {"commit": "c" * 40 + " and changes", "date": "2026-02-01T00:00:00"}
-    lesser = recorded(first, of[0], used="AVX2", **changed)
-    one, two = speed({"AVX-512": both, "AVX2": lesser})[1:3]
-    # The first has the commit before; the newest is that of the second, and with changes its own.
-    assert one[:2] == ["1.00 ms, 2.00 x copy (2026-01-02)", "1.00 ms, 2.00 x copy"]
-    assert one[2] == "900 µs, library (2026-01-02)"
-    assert two[:2] == ["1.00 ms, 2.00 x copy", "not recorded yet"]
-
-
-def test_every_table_of_the_page_of_speed_is_dated():
-    columns = records.recorded_columns(tables.PROCESSOR)
-    last = records.newest(columns)
-    of_lines = zip(tables.lines(), speed(columns), strict=True)
-    for (line, cells), (at, column) in itertools.product(of_lines, enumerate(columns.values())):
-        of = tables.case_of(column, f"{line['case']}, 1 thread")
-        day = of["recorded"]["date"][:10]
-        assert (f"({day})" in cells[at]) == (not of["recorded"]["commit"].startswith(last))
+def test_a_column_has_the_day_of_most_of_its_figures_and_a_figure_of_another_day_its_own():
+    at = range(5, 8)  # lines of three cases
+    parts = [(line, ours(line["mode"], 1.0, line["row"])) for line in tables.lines()[5:8]]
+    both = recorded(*parts[0], STEADY)
+    both = records.merged(both, recorded(*parts[1], date="2026-02-03T00:00:00"))
+    both = records.merged(both, recorded(*parts[2]))
+    headings, cells = glance({"AVX-512": both, "AVX2": None})
+    assert headings == ["AVX-512 (2026-01-02)", "AVX2"]
+    words = "1.00 ms, 2.00 x copy"
+    assert [cells[i][0] for i in at] == [words, f"{words} (2026-02-03)", words]

@@ -6,6 +6,7 @@ Small pages are built with docs/conf.py and the options that the Makefile has.
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -39,7 +40,7 @@ html_static_path = []  # 24 MB of MathJax, which nobody looks at
 def build(folder: Path, pages: dict[str, str], public_modules: list[str]) -> tuple[int, str]:
     """Exit status and warnings of a build; the index leads to every page but "lost"."""
     source = folder / "source"
-    source.mkdir()
+    source.mkdir(exist_ok=True)
     conf = CONF.format(conf=str(ROOT / "docs" / "conf.py"), public_modules=public_modules)
     (source / "conf.py").write_text(conf, encoding="utf-8")
     listed = "\n".join(name for name in pages if name != "lost")
@@ -67,17 +68,20 @@ IN_ORDER = """\
 # Page
 
 See [the reference](reference.md), `pn.wavelengths`, {py:func}`posenc_native.wavelengths`, $x^2$.
+And [a file](../FILE.md).
 
-```{picture}
-:alt: A line from 0 to 1.
+<img src="line.png" width="100" alt="A line from 0 to 1.">
 
-from matplotlib import pyplot as plt
+<!-- site
+Read on.
+-->
+"""
 
-plt.plot([0, 1])
-```
+# Beside docs/, with links as they are there; the page `shown` shows it.
+FILE = """\
+# File
 
-```{measured} machine
-```
+[A page](source/in-order.md), <img src="source/line.png" alt="The same line.">
 """
 
 MISTAKES = {
@@ -89,10 +93,8 @@ MISTAKES = {
     "name": ("{py:func}`posenc_native.wavelength`", "posenc_native.wavelength"),
     "image": ("![a picture](nowhere.png)", "nowhere.png"),
     "directive": ("```{nodirective}\n```", "nodirective"),
-    "no-alt": ("```{picture}\nimport math\n```", "needs :alt:"),
-    "code-fails": ("```{picture}\n:alt: nothing\n\n1 / 0\n```", "ZeroDivisionError"),
-    "code-draws-nothing": ("```{picture}\n:alt: nothing\n\nimport math\n```", "draws nothing"),
-    "figures": ("```{measured} case of a size that nobody measured\n```", "nobody measured"),
+    "html-image": ('<img src="nowhere.png" alt="x">', "nowhere.png"),
+    "site-only": ("<!-- site\n[there](nowhere.md)\n-->", "nowhere.md"),
     "reference-of-no-name": ("```{reference} posenc_native\nwavelengths_\n```", "wavelengths_"),
     "lost": ("", "isn't included in any toctree"),
 }
@@ -106,7 +108,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def mistaken(folder: Path) -> tuple[int, str]:
     pages = {name: f"# Page\n\n{text}\n" for name, (text, _) in MISTAKES.items()}
-    pages |= {"in-order": IN_ORDER, "reference": REFERENCE}
+    pages |= {"in-order": IN_ORDER, "reference": REFERENCE, "shown": "[FILE.md](../FILE.md)\n"}
+    (folder / "FILE.md").write_text(FILE, encoding="utf-8")
+    (folder / "source").mkdir()
+    shutil.copy(ROOT / "benchmarks/results/readme-speed.png", folder / "source" / "line.png")
     return build(folder, pages, ["posenc_native.rotary.rerotate"])
 
 
@@ -114,8 +119,17 @@ def test_a_page_in_order_is_built_and_not_named(mistaken: tuple[int, str], folde
     assert "in-order.md" not in mistaken[1]
     html = (folder / "html" / "in-order.html").read_text(encoding="utf-8")
     assert html.count('href="reference.html#posenc_native.wavelengths"') == 2
+    assert 'href="shown.html"' in html
     (picture,) = re.findall(r'<img alt="A line from 0 to 1." src="([^"]+)"', html)
     assert (folder / "html" / picture).stat().st_size > 1000
+    assert "Read on." in html
+
+
+def test_a_page_that_is_a_link_shows_the_file(mistaken: tuple[int, str], folder: Path) -> None:
+    assert "shown.md" not in mistaken[1]
+    html = (folder / "html" / "shown.html").read_text(encoding="utf-8")
+    assert re.search(r'href="in-order\.html"', html)
+    assert re.search(r'alt="The same line\." src="_images/line\.png"', html)
 
 
 def test_mistakes_fail(mistaken: tuple[int, str]) -> None:

@@ -2,7 +2,8 @@
 
 - ```` ```python ```` runs, as a doctest where it begins with >>>. The blocks of a page share their
   names, from top to bottom, where it says so (GO_ON); else, as in README.md, they stand alone.
-- ```` ```{picture} ```` runs alone, as it does when the page is built.
+- Code that draws a picture stands alone; where a comment hides it, `make docs` runs it
+  (scripts/pages/pictures.py).
 - ```` ```console ````: after `$ `, commands of this package run, and print the lines that follow,
   in their order, "..." standing for others; other programs are in NOT_RUN, with the reason. So are
   those in blocks that are shown by their indentation.
@@ -14,7 +15,7 @@
 
 A block of any other language fails; so does code where no block is looked for: in
 reStructuredText, in HTML, in a directive with colons, after a prompt in ```` ```text ````. Files
-that docs/ includes from elsewhere have none.
+that docs/ shows from elsewhere have none.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ import io
 import json
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from unittest import SkipTest
 
@@ -36,8 +38,9 @@ from places import ROOT
 
 pytest.importorskip("sybil", reason="requirements/test.txt has it")
 
+from gguf_files import write_gguf
 from rotating import computing
-from sybil import Document, Example, Region, Sybil
+from sybil import Example, Sybil
 from sybil.evaluators.doctest import DocTestEvaluator
 from sybil.evaluators.python import PythonEvaluator
 from sybil.parsers.abstract.doctest import DocTestStringParser
@@ -46,7 +49,6 @@ from sybil.parsers.markdown import (
     PythonCodeBlockParser,
     SkipParser,
 )
-from sybil.parsers.myst.lexers import DirectiveLexer
 from targets import backend_in_use
 
 from posenc_native.cli import main
@@ -71,8 +73,7 @@ NOT_RUN = {
 LANGUAGES = {"python", "console", "json", "yaml", "text", "diff"}
 # Directives that hold no code.
 DIRECTIVES = {
-    *("toctree", "reference", "head", "measured", "include", "math", "glossary"),
-    *("note", "warning", "tip", "figure", "image"),
+    *("toctree", "reference"),
 }
 COLON_DIRECTIVE = re.compile(r"^ *:{3,} *\{([\w:-]+)\}", re.M)
 PROMPT = re.compile(r"^(>>>|\$) ", re.M)
@@ -87,6 +88,7 @@ IMPORTS = {
     "onnx": r"import onnx",
     "rotary_embedding_torch": r"from rotary_embedding_torch\b",
     "x_transformers": r"from x_transformers\b",
+    "gguf": r"import gguf",
 }
 # ... or that a command does.
 COMMANDS = {"demo": ("torch", "transformers", "matplotlib"), "plot": ("matplotlib",)}
@@ -142,13 +144,6 @@ def python_blocks(evaluator: PythonEvaluator) -> PythonCodeBlockParser:
     return parser
 
 
-def pictures(document: Document) -> Iterable[Region]:
-    for region in DirectiveLexer("picture")(document):
-        region.parsed = region.lexemes["source"]
-        region.evaluator = PythonAlone()
-        yield region
-
-
 def run_console(example: Example) -> str | None:
     for command, printed in commands(example.parsed).items():
         if program(command) in NOT_RUN:
@@ -158,7 +153,8 @@ def run_console(example: Example) -> str | None:
             words[:1] = ["python", "-m", "posenc_native"]
         if words[:3] != ["python", "-m", "posenc_native"]:
             return f"neither a command of this package nor in NOT_RUN: {command}"
-        for name in COMMANDS.get(words[3], ()):
+        needed = (*COMMANDS.get(words[3], ()), *(["gguf"] if ".gguf" in command else []))
+        for name in needed:
             if name in MISSING:
                 raise SkipTest(f"`posenc-native {words[3]}` needs {name}, not installed here")
         said = io.StringIO()  # in this process: tests/cli starts others
@@ -213,7 +209,6 @@ def parse(page: Path) -> list[Example]:
     sybil = Sybil(
         parsers=[
             python_blocks(Python() if goes_on(page) else PythonAlone()),
-            pictures,
             CodeBlockParser("console", run_console),
             CodeBlockParser("json", check_json),
             CodeBlockParser("yaml", run_steps),
@@ -234,9 +229,28 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Path]:
         model = directory / "path" / "to" / "model"
         model.mkdir(parents=True)
         (model / "config.json").write_text(json.dumps(MODEL), encoding="utf-8")
+        if "path/to/hf model.gguf" in page.read_text(encoding="utf-8"):
+            write_converted(directory, model)
         if "AutoModelForCausalLM.from_pretrained(" in page.read_text(encoding="utf-8"):
             write_weights(model)
     return found
+
+
+def write_converted(directory: Path, model: Path) -> None:
+    """The same model for llama.cpp: model.gguf; and as path/to/hf."""
+    (model.parent / "hf").mkdir()
+    shutil.copy(model / "config.json", model.parent / "hf")
+    if "gguf" in MISSING:
+        return
+    settings = {
+        "context_length": 2048, "embedding_length": MODEL["hidden_size"],
+        "block_count": MODEL["num_hidden_layers"],
+        "attention.head_count": MODEL["num_attention_heads"],
+        "attention.key_length": MODEL["head_dim"],
+        "rope.dimension_count": MODEL["head_dim"], "rope.freq_base": MODEL["rope_theta"],
+    }  # fmt: skip
+    metadata = {f"llama.{key}": value for key, value in settings.items()}
+    write_gguf(directory / "model.gguf", {"general.architecture": "llama", **metadata})
 
 
 def write_weights(model: Path) -> None:
@@ -313,7 +327,7 @@ def test_whoever_pastes_a_block_knows_what_it_needs(page: Path) -> None:
 
 
 def unknown(page: Path) -> list[str]:
-    """What looks like code and is neither run, nor left out with a reason."""
+    """What looks like code and is neither run, nor left out with a reason; lines that are cut."""
     from markdown_it import MarkdownIt
 
     text = page.read_text(encoding="utf-8")
@@ -325,10 +339,10 @@ def unknown(page: Path) -> list[str]:
     found += [f":::{name}" for name in COLON_DIRECTIVE.findall(text) if name not in DIRECTIVES]
     for token in MarkdownIt().parse(text):
         if token.type == "fence":
+            # What fits into the site's pages: docs/_static/posenc.css.
+            found += [line for line in token.content.splitlines() if len(line) > 100]
             directive = re.match(r"\{([\w:-]+)\}", token.info)
-            name, known = (
-                (directive[1], DIRECTIVES | {"picture"}) if directive else (token.info, LANGUAGES)
-            )
+            name, known = (directive[1], DIRECTIVES) if directive else (token.info, LANGUAGES)
             prompts = PROMPT.search(token.content)
             if name not in known or {"console": not prompts, "text": prompts}.get(name):
                 found.append(f"```{token.info}")
@@ -346,10 +360,9 @@ def test_every_block_is_known(page: Path) -> None:
 
 
 def test_included_pages_are_all_known() -> None:
+    links = (re.fullmatch(r"\[.+\]\((.+)\)\n", page.read_text("utf-8")) for page in PAGES)
     named = [
-        (page.parent / name).resolve()
-        for page in PAGES
-        for name in re.findall(r"^```\{include\} (\S+)", page.read_text(encoding="utf-8"), re.M)
+        (page.parent / link[1]).resolve() for page, link in zip(PAGES, links, strict=True) if link
     ]
     assert sorted(named) == sorted(INCLUDED)
 
@@ -364,15 +377,16 @@ def test_what_is_not_known_is_found(tmp_path: Path) -> None:
     page.write_text(
         "```python\n1\n```\n<!-- skip: next -->\n```python\n1\n```\n```py\n1\n```\n"
         "```\n1\n```\n```{code-block} python\n1\n```\n\nText:\n\n    make docs\n    rm -r docs\n\n"
-        ":::{code-block} python\n1\n:::\n:::{note}\n:::\n```{eval-rst}\n```\n"
-        "```console\nrm -r docs\n```\n```text\n>>> 1\n```\n\n<pre>1</pre>\n",
+        ":::{code-block} python\n1\n:::\n:::{reference}\n:::\n```{eval-rst}\n```\n"
+        "```console\nrm -r docs\n```\n```text\n>>> 1\n```\n\n<pre>1</pre>\n"
+        f"```text\n{'x' * 101}\n```\n",
         encoding="utf-8",
     )
     assert unknown(page) == [
         *("<!-- skip: next -->", ":::code-block"),
         *("```py", "```", "```{code-block} python"),
         "rm -r docs",
-        *("```{eval-rst}", "```console", "```text", "<pre"),
+        *("```{eval-rst}", "```console", "```text", "<pre", 101 * "x"),
     ]
 
 
@@ -381,14 +395,13 @@ def test_what_is_not_known_is_found(tmp_path: Path) -> None:
     [
         "```python\nassert False\n```",
         "```python\n>>> 1 + 1\n3\n```",
-        "```{picture}\n:alt: nothing\n\nassert False\n```",
         "```json\n{1: 2}\n```",
         "```yaml\n- run: rm -r docs\n```",
         "```console\n$ posenc-native no-such-command\n```",
         "```console\n$ rm -r docs\n```",
         "```console\n$ posenc-native compare llama-3 llama-3.1\nno difference\n```",
     ],
-    ids=["python", "doctest", "picture", "json", "yaml", "command", "program", "output"],
+    ids=["python", "doctest", "json", "yaml", "command", "program", "output"],
 )
 def test_a_block_that_fails_is_found(block: str, tmp_path: Path) -> None:
     page = tmp_path / "page.md"

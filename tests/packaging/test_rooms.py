@@ -6,7 +6,6 @@ from collections import Counter
 
 import pytest
 import rooms
-from places import ROOT
 
 # What a room may hold before it is two.
 LINES, FILES = 520, 14
@@ -28,11 +27,6 @@ def test_imports_go_down(arrows):
 def test_every_room_is_on_a_floor(arrows):
     on_floors = {name for row in rooms.FLOORS for name in row}
     assert set(rooms.rooms(arrows)) - {"__main__"} == on_floors
-
-
-def test_picture_is_current():
-    page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    assert rooms.with_picture(page) == page, "run: python scripts/rooms.py --write"
 
 
 def test_rooms_are_small():

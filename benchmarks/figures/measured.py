@@ -1,79 +1,50 @@
-"""The directive ``measured``: tables of a benchmark's results, made when the page is built.
+"""Tables of what is recorded, in Markdown: what pages have between their marks (scripts/pages).
 
-    ```{measured} machine
-    ```
-    ```{measured} accuracy rotary base 5e5
-    ```
-    ```{measured} case rotary, q 32 + k 8 heads x 4096 x 128, torch float32, half, 1 thread
-    ```
-    ```{measured} call decode, 1 x (q 32 + k 8 heads x 1 x 128), torch bfloat16, half, 1 thread
-    ```
-    ```{measured} goals
-    ```
-    ```{measured} missed goals
-    ```
-    ```{measured} gpu machine
-    ```
-    ```{measured} gpu
-    ```
+    <!-- measured: machine -->
+    <!-- measured: at a glance -->
+    <!-- measured: libraries -->
+    <!-- measured: accuracy rotary base 5e5 -->
+    <!-- measured: case rotary, q 32 + k 8 heads x 4096 x 128, torch float32, half, 1 thread -->
+    <!-- measured: call decode, 1 x (q 32 + k 8 heads x 1 x 128), torch bfloat16, half, 1 thread -->
+    <!-- measured: goals -->
+    <!-- measured: missed goals -->
+    <!-- measured: gpu machine -->
+    <!-- measured: gpu -->
 
-The results are benchmarks/results/amd-epyc-2-cores.json and, of AVX2 instructions on that
+The records are benchmarks/results/amd-epyc-2-cores.json and, of AVX2 instructions on that
 processor, amd-epyc-2-cores-avx2.json; of a GPU gpu-nvidia-h200.json. A page never repeats a figure
-by hand. Times have a column for each, which says so where nothing is recorded, and has the date of
-what was recorded of an older commit than the newest one. Goals are those of benchmarks/cases.
+by hand. Times have a column for each, which says so where nothing is recorded, and is headed by the
+day of its figures. Goals are those of benchmarks/cases.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from docutils import nodes
-from sphinx.application import Sphinx
-from sphinx.util.docutils import SphinxDirective
-
 from benchmarks.cases.goals import RULES
-from benchmarks.figures import judging, records, report, tables
-from benchmarks.figures.tables import NOT_RECORDED, PROCESSOR
 
-RESULTS = records.RESULTS / f"{PROCESSOR}.json"
+from . import judging, readme, records, report, tables
+from .tables import NOT_RECORDED, PROCESSOR
+
 OF_GPU = records.RESULTS / "gpu-nvidia-h200.json"
 # What other rows are compared with, and no library.
 _YARDSTICKS = ("copy", "fill", "sum")
 
 
-class Measured(SphinxDirective):
-    required_arguments = 1
-    final_argument_whitespace = True
-
-    def run(self) -> list[nodes.Node]:
-        for path in (
-            OF_GPU,
-            RESULTS,
-            RESULTS.with_name(f"{PROCESSOR}-avx2.json"),
-            Path(judging.__file__),
-        ):
-            self.env.note_dependency(str(path))
-        what, _, which = self.arguments[0].partition(" ")
-        if what == "machine" and not which:
-            lines = _machine()
-        elif what == "accuracy" and (rows := _accuracy_of(which)):
-            lines = _accuracy(rows)
-        elif what in ("case", "call") and tables.case_of(_results(), which):
-            lines = _case(which, limits=what == "case")
-        elif what == "goals" and not which:
-            lines = _goals()
-        elif (what, which) == ("missed", "goals"):
-            lines = _missed_goals()
-        elif (what, which) == ("gpu", "machine"):
-            lines = _gpu_machine()
-        elif what == "gpu" and not which:
-            lines = _gpu()
-        else:
-            raise self.error(f"measured: {RESULTS.name} has no {self.arguments[0]!r}")
-        return self.parse_text_to_nodes("\n".join(lines))
+def text(what: str) -> str:
+    """The table that a mark names; a name that nothing is recorded of is a ValueError."""
+    kind, _, which = what.partition(" ")
+    if what in _WHOLE:
+        lines = _WHOLE[what]()
+    elif kind == "accuracy" and (rows := _accuracy_of(which)):
+        lines = _accuracy(rows)
+    elif kind in ("case", "call") and tables.case_of(_results(), which):
+        lines = _case(which, limits=kind == "case")
+    else:
+        raise ValueError(f"measured: nothing is recorded of {what!r}")
+    return "\n".join(lines) + "\n"
 
 
 @functools.cache
@@ -109,10 +80,6 @@ def _recorded(column: str) -> list[str]:
     return [f"{line}." for line in records.origins_text(_columns()[column] or {}).splitlines()]
 
 
-def _dated(words: str, recorded: dict[str, Any]) -> str:
-    return tables.dated(words, {"recorded": recorded}, records.newest(_columns()))
-
-
 def _accuracy_of(quantity: str) -> list[dict[str, Any]]:
     return [row for row in _results()["accuracy"] if row["quantity"] == quantity]
 
@@ -125,8 +92,8 @@ def _accuracy(rows: list[dict[str, Any]]) -> list[str]:
         if any(error is not None for error in errors.values()):
             cells = (errors.get(position) for position in positions)
             lines.append([peer, *("" if e is None else f"{e:.1e}" for e in cells)])
-    heading = _dated("position", _results()["accuracy_recorded"])
-    headings = [heading, *(f"{p:,}" for p in positions)]
+    day = records.day(_results()["accuracy_recorded"])
+    headings = [f"position ({day})", *(f"{p:,}" for p in positions)]
     return tables.markdown(headings, lines, 1)
 
 
@@ -150,7 +117,8 @@ def _case(name: str, *, limits: bool) -> list[str]:
         found = (tables.row_of(case, row["contestant"], row["mode"]) for case in cases.values())
         rows.append([words, row["mode"], *(tables.time(one, limits=limits) for one in found)])
     headings = (
-        _dated(column, case["recorded"]) if case else column for column, case in cases.items()
+        f"{column} ({records.day(case['recorded'])})" if case else column
+        for column, case in cases.items()
     )
     return tables.markdown(["", "mode", *headings], rows, 2)
 
@@ -183,11 +151,10 @@ def _goals() -> list[str]:
 
 
 def _since(figures: records.Figures | None) -> str:
-    """The day of the oldest case, where not all are of the newest commit."""
+    """The day of the oldest case."""
     if figures is None:
         return ""
-    oldest = min((case["recorded"] for case in figures["cases"]), key=lambda of: of["date"])
-    return _dated("", oldest).replace("(", "(since ")
+    return f" (since {min(records.day(case['recorded']) for case in figures['cases'])})"
 
 
 def _tally(of: judging.Tally | None) -> str:
@@ -267,6 +234,12 @@ def _gpu() -> list[str]:
     return tables.markdown(headings, rows, 3)
 
 
-def setup(app: Sphinx) -> dict[str, bool]:
-    app.add_directive("measured", Measured)
-    return {"parallel_read_safe": True, "parallel_write_safe": True}
+_WHOLE: dict[str, Callable[[], list[str]]] = {
+    "machine": _machine,
+    "at a glance": lambda: tables.at_a_glance(records.recorded_columns(PROCESSOR)),
+    "libraries": readme.table,
+    "goals": _goals,
+    "missed goals": _missed_goals,
+    "gpu machine": _gpu_machine,
+    "gpu": _gpu,
+}
