@@ -134,7 +134,7 @@ audit:  ## ask which pinned packages have a known vulnerability; needs a network
 	@$(SETUP) audit
 	@$(BIN)/pip-audit --strict --disable-pip --no-deps --requirement requirements/constraints.txt
 
-pages:  ## write what pages show of records and code: tables, pictures
+pages:  ## write what pages and notebooks show of records and code: tables, pictures
 	@$(SETUP) docs native-package
 	@$(PAGES) --write
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -327,5 +328,9 @@ def _agreement(first: list[int], apart: float | None) -> str:
     starts = ",\xa0".join(drawing.short(start) for start in first)
     if apart is None:
         return f"from positions {starts}, which share no offset"
-    far = number(apart) if apart >= 0.01 else f"{apart:.1e}"
-    return f"from positions {starts}, at most {far} apart"
+    if apart >= 0.01:
+        return f"from positions {starts}, at most {number(apart)} apart"
+    if apart == 0:
+        return f"from positions {starts}, the same"
+    # Rounding errors: those of another processor have other digits.
+    return f"from positions {starts}, less than 1e{math.floor(math.log10(apart)) + 1:03d} apart"

@@ -24,6 +24,10 @@ def main() -> None:
     wrong = [line for page in pages for line in check(page, given.write, pictures=not given.text)]
     if not (given.text or given.pages):
         wrong += check_folders(given.write)
+        if given.write:  # tests run them
+            from . import notebooks
+
+            wrong += [line for path in notebooks.files() for line in notebooks.check(path, True)]
     if wrong:
         print(*wrong, sep="\n")
         if not given.write:
@@ -36,9 +40,9 @@ def check(page: Path, write: bool = False, *, pictures: bool = True) -> list[str
     after = blocks.filled(before)
     old: list[str] = []
     if pictures:
-        from . import pictures as drawing  # matplotlib, where pictures are drawn
+        from . import pictures as of_code  # matplotlib, where pictures are drawn
 
-        after, old = drawing.drawn(after, page, write=write)
+        after, old = of_code.drawn(after, page, write=write)
     name = page.relative_to(ROOT)
     wrong = [f"{name}: the code draws another picture than docs/pictures/{one}" for one in old]
     if after != before:
@@ -50,10 +54,10 @@ def check(page: Path, write: bool = False, *, pictures: bool = True) -> list[str
 
 def check_folders(write: bool = False) -> list[str]:
     """Pictures of records that are old; pictures that no page shows."""
-    from . import pictures as drawing
+    from . import pictures
 
-    wrong = [f"{name}: other figures than recorded" for name in drawing.of_records(write=write)]
-    for path in drawing.unused(files()):
+    wrong = [f"{name}: other figures than recorded" for name in pictures.of_records(write=write)]
+    for path in pictures.unused(files()):
         wrong.append(f"{path.relative_to(ROOT)}: no page shows it")
         if write:
             path.unlink()

@@ -20,7 +20,7 @@ def curves(ax):
 
 
 def apart(ax):
-    return float(title(ax).split("at most ")[1].split()[0])
+    return float(title(ax).split(" apart")[0].split()[-1])
 
 
 @pytest.mark.parametrize("dim", [2, 128, 512])
@@ -36,7 +36,9 @@ def test_products_of_rows_depend_on_the_offset_alone(dim):
     rows = {p: pn.sinusoidal(np.arange(p - 60, p + 61), dim).astype(float)
             for p in (0, 100, 10**4, 10**6)}  # fmt: skip
     together = np.array([row @ row[60] for row in rows.values()])
-    assert apart(ax) == pytest.approx(np.ptp(together, 0).max(), rel=0.06)
+    largest = np.ptp(together, 0).max()
+    assert largest <= apart(ax) <= 10 * largest
+    assert "less than 1e" in title(ax)
     assert "from positions 0, 100, 10k, 1M" in title(ax)
 
 
