@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from posenc_native.base import arguments
-from posenc_native.base.suggestions.vocabulary import MISSING, takes_words, unknown_keywords
+from posenc_native.base.suggestions.vocabulary import check_given, check_words, takes_words
 from posenc_native.formats.description import (
     Description,
     at_length,
@@ -83,8 +83,8 @@ def compare(
         False
     """
     function = "compare"
-    if unknown or first is MISSING or second is MISSING:
-        unknown_keywords(function, unknown, compare)
+    check_words(compare, unknown)
+    check_given(compare, first, second)
     positions = None if at is None else _positions(function, at)
     base, *others = _with_names([read(source, function) for source in (first, second, *more)])
     guesses = _guesses(function, (base, *others), weights)

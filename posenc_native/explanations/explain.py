@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from posenc_native.base.suggestions.vocabulary import MISSING, takes_words, unknown_keywords
+from posenc_native.base.suggestions.vocabulary import check_given, check_words, takes_words
 from posenc_native.formats.description import Description
 from posenc_native.formats.reading import read
 from posenc_native.models.config import LayerGroup
@@ -61,8 +61,8 @@ def explain(config: Any, **unknown: NoReturn) -> Explanation:
           10,000), one turn every 6.3 positions to one every 6,283.
           No scaling: frequencies and cosines are used as they are.
     """
-    if unknown or config is MISSING:
-        unknown_keywords("explain", unknown, explain)
+    check_words(explain, unknown)
+    check_given(explain, config)
     model = read(config, "explain")
     explained = tuple(_explained(model, group) for group in model.groups)
     rotating = [found.rotary for found in explained if found.rotary is not None]

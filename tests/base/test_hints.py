@@ -25,7 +25,7 @@ SWAPPED = (2, 5, 3, 8)  # bshd
 
 def append(of: Any, shape: tuple[int, ...], slots: Any = AT) -> Any:
     """An append to caches of this shape, with or without slots."""
-    places = () if slots is None else (of(slots),)
+    places = () if slots is None else (slots if isinstance(slots, list) else of(slots),)
     return ROPE.append(*(of(x()) for _ in "qkv"), None, of(x(*shape)), of(x(*shape)), *places)
 
 
@@ -206,6 +206,9 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
          "slots; write slots=..., the place of each token in the cache"), "inv_freq",
     ),
     "pages": (lambda of: append(of, (10, 16, 3, 8)), '; cache_layout="pshd"?', "phsd"),
+    "pages, slots in a list": (
+        lambda of: append(of, (10, 16, 3, 8), slots=[0, 1, 2, 3, 4]), '; cache_layout="pshd"?', "",
+    ),
     "pages by head": (lambda of: append(of, (10, 3, 16, 8)), '; cache_layout="phsd"?', "pshd"),
     "pages, by tables": (
         lambda of: pn.rotary_append_tables(

@@ -9,6 +9,8 @@ from __future__ import annotations
 from itertools import permutations
 from typing import Any
 
+import numpy as np
+
 from posenc_native.base.arguments import is_array, pairing_hint
 from posenc_native.base.caches import Cache, cache_view
 from posenc_native.base.errors import add_hint, fault_of
@@ -164,7 +166,9 @@ def _holds(rotation: Any, k: Any, cache: Cache, layout: str) -> bool:
         width = (_shape(cache.values) or (0,))[-1]
         keys = cache_view("", "", _shape(cache.keys) or (), layout, x, x.shape[-1])
         values = cache_view("", "", _shape(cache.values) or (), layout, x, width)
-        x.check_tokens("", "", _shape(cache.slots) or ())
+        slots = cache.slots
+        listed = isinstance(slots, (list, tuple))  # as for one token: [77]
+        x.check_tokens("", "", np.shape(slots) if listed else _shape(slots) or ())
     except (ValueError, TypeError):
         return False
     return keys == values and keys.slots >= x.tokens
