@@ -1,18 +1,19 @@
-# Says at the start of a build what it compiles, how long this takes on this machine's cores, and the
-# variables that shorten it. `pip install -v .` and scripts/setup.sh show it; `pip install .` hides
-# what builds say.
+# Says at the start of a build what it compiles, how long this takes on this machine, and the variables
+# that shorten it. `pip install -v .` and scripts/setup.sh show it; `pip install .` hides what builds
+# say.
 #
-# Seconds of one of two cores that are both busy, of an AMD EPYC (Zen 4), from nothing: measured
-# with `pip install -v .`, divided among the parts as .ninja_log has them. A part that takes long is
-# worth a line here.
+# Seconds of one core, measured while another one was as busy, on a machine of the pace below: an AMD
+# EPYC (Zen 5), GCC 12. The pace is what scripts/pace.py prints.
+set(posenc_reference_pace 200)
 set(posenc_seconds_module 40)
-set(posenc_seconds_AVX3 160)
-set(posenc_seconds_AVX2 100)
-set(posenc_seconds_SSE4 90)
-set(posenc_seconds_operators 20)
-set(posenc_seconds_gpu 200) # the first compute capability: the compiler proper runs once for 8.0 to 9.0
-set(posenc_seconds_next_gpu 60)
-set(posenc_seconds_on_host 120)
+set(posenc_seconds_AVX3 85)
+set(posenc_seconds_AVX2 75)
+set(posenc_seconds_SSE4 75)
+set(posenc_seconds_operators 12)
+set(posenc_seconds_gpu 130) # the first compute capability: the compiler proper runs once for 8.0 to 9.0
+set(posenc_seconds_next_gpu 40)
+set(posenc_seconds_on_host 85)
+set(posenc_seconds_longest 70) # of one file, which more cores do not shorten
 set(posenc_words_AVX3 AVX-512)
 set(posenc_words_AVX2 AVX2)
 set(posenc_words_SSE4 SSE4)
@@ -22,10 +23,17 @@ execute_process(
     "import os; print(len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count())"
   OUTPUT_VARIABLE posenc_cores
   OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+execute_process(
+  COMMAND ${Python_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/../scripts/pace.py ${CMAKE_CXX_COMPILER} ${posenc_cores}
+  OUTPUT_VARIABLE posenc_pace
+  OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+if(NOT posenc_pace) # a compiler with other options
+  set(posenc_pace ${posenc_reference_pace})
+endif()
 
-# Seconds of one core, as time on all of them: "2 min 30 s".
+# Seconds of one core at the reference pace, as time on all cores at this pace: "2 min 30 s".
 function(as_time seconds result)
-  math(EXPR seconds "(${seconds} + ${posenc_cores} - 1) / ${posenc_cores}")
+  math(EXPR seconds "${seconds} * ${posenc_pace} / ${posenc_reference_pace} / ${posenc_cores}")
   math(EXPR seconds "(${seconds} + 9) / 10 * 10")
   math(EXPR minutes "${seconds} / 60")
   math(EXPR seconds "${seconds} % 60")
@@ -90,8 +98,12 @@ if(POSENC_CUDA_ON_HOST)
   announce(${posenc_seconds_on_host} "CUDA kernels as host code, for tests (POSENC_CUDA_ON_HOST=OFF \
 leaves them out)")
 endif()
+math(EXPR posenc_longest "${posenc_seconds_longest} * ${posenc_cores}")
+if(posenc_total LESS posenc_longest)
+  set(posenc_total ${posenc_longest})
+endif()
 as_time(${posenc_total} posenc_total)
-message(STATUS "posenc_native: compiling from nothing takes about ${posenc_total} on ${posenc_cores} free cores:")
+message(STATUS "posenc_native: compiling from nothing takes about ${posenc_total} on ${posenc_cores} cores:")
 foreach(part ${posenc_announced})
   message(STATUS "  ${part}")
 endforeach()

@@ -132,7 +132,7 @@ def test_a_build_says_what_it_compiles_for_how_long_and_what_shortens_it(tmp_pat
     few = announced(tmp_path, "-DPOSENC_TARGETS=AVX2", POSENC_TORCH="OFF")
     assert "for AVX2 -- " in f"{few} -- "
     assert "operators" not in few
-    head = rf"takes about ((?:(\d+) min)? ?(?:(\d+) s)?) on {cores} free cores:"
+    head = rf"takes about ((?:(\d+) min)? ?(?:(\d+) s)?) on {cores} cores:"
     times = [re.search(head, said) for said in (every, few)]
     first, second = (60 * int(of[2] or 0) + int(of[3] or 0) for of in times)
     assert 0 < second < first
