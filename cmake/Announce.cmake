@@ -90,6 +90,7 @@ if(TARGET posenc_cuda)
   if(number GREATER 1)
     math(EXPR seconds "${seconds} + (${number} - 1) * ${posenc_seconds_next_gpu}")
   endif()
+  list(TRANSFORM gpus REPLACE "^([0-9]+).*" "sm_\\1")
   list(JOIN gpus ", " gpus)
   announce(${seconds} "CUDA kernels, for ${gpus} (CUDAARCHS=native compiles for the GPU here, \
 POSENC_CUDA=OFF for none)")

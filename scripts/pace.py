@@ -1,7 +1,7 @@
 """How long this machine takes to compile a small file on every core at once, in milliseconds.
 
-A build's time is estimated from it (cmake/Announce.cmake), so the estimate knows how fast the cores are
-and how busy.
+A build's time is estimated from it (cmake/Announce.cmake), so the estimate knows how fast the cores
+are and how busy.
 
     python scripts/pace.py COMPILER CORES
 """
