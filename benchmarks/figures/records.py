@@ -79,7 +79,8 @@ def origins_text(figures: Figures) -> str:
     lines = []
     for when in sorted({*counts, *of_study.values()}):
         then = [study.replace("_", " ") for study, of in of_study.items() if of == when]
-        lines.append(", ".join([f"recorded {when}: {counts[when]} cases", *then]))
+        cases = [f"{counts[when]} cases"] if counts[when] else []
+        lines.append(f"recorded {when}: {', '.join([*cases, *then])}")
     return "".join(f"{line}\n" for line in lines)
 
 

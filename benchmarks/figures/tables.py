@@ -81,7 +81,7 @@ def at_a_glance(columns: records.Columns) -> list[str]:
         f"{name} ({day})" if day else name for name, day in zip(columns, usual, strict=True)
     )
     headings = ("", "mode", *columns_of_times, "best peer in this mode, or in the mode it has")
-    return [*markdown(headings, rows, len(headings)), "", *_head(columns)]
+    return markdown(headings, rows, len(headings))
 
 
 def _peer(case: Case, row: judging.Row) -> str:
@@ -90,16 +90,3 @@ def _peer(case: Case, row: judging.Row) -> str:
         return ""
     mode = "" if best["same_mode"] else f", {best['mode']}"
     return f"{report.duration(best['seconds'])}, {best['contestant']}{mode}"
-
-
-def _head(columns: records.Columns) -> list[str]:
-    """Which processor and instructions, and when."""
-    words = []
-    for name, figures in columns.items():
-        if figures is None:
-            words.append(f"- {name}: {NOT_RECORDED}.")
-            continue
-        machine = figures["machine"]
-        origins = "; ".join(records.origins_text(figures).splitlines())
-        words.append(f"- {machine['cpu']}, {report.instructions_text(machine)}: {origins}.")
-    return words
