@@ -8,6 +8,7 @@
     <!-- measured: call decode, 1 x (q 32 + k 8 heads x 1 x 128), torch bfloat16, half, 1 thread -->
     <!-- measured: goals -->
     <!-- measured: missed goals -->
+    <!-- measured: gpu missed goals -->
     <!-- measured: gpu machine -->
     <!-- measured: gpu -->
 
@@ -202,6 +203,25 @@ def _missed_goals() -> list[str]:
     return lines
 
 
+def _gpu_missed_goals() -> list[str]:
+    """A line for every row that misses its goal, and how many met theirs."""
+    judged = [
+        (name, row)
+        for name, case in _of_gpu()["cases"].items()
+        for row in case.get("rows", ())
+        if row.get("goal")
+    ]
+    missed = [(name, row) for name, row in judged if not row["goal"]["met"]]
+    rows = [
+        [name, f"{row['contestant']}, {row['mode']}", row["goal"]["is"], f"{row['of_copy']:.2f}",
+         f"{row['host_microseconds']:.0f}"]
+        for name, row in missed
+    ]  # fmt: skip
+    words = f"**{_of_gpu()['machine']['device']}**: {len(missed)} of {len(judged)} goals are missed."
+    headings = ["case", "row", "goal", "of copy", "host µs"]
+    return [words, "", *tables.markdown(headings, rows, 3)]
+
+
 @functools.cache
 def _of_gpu() -> Any:
     return records.load(OF_GPU)
@@ -240,6 +260,7 @@ _WHOLE: dict[str, Callable[[], list[str]]] = {
     "libraries": readme.table,
     "goals": _goals,
     "missed goals": _missed_goals,
+    "gpu missed goals": _gpu_missed_goals,
     "gpu machine": _gpu_machine,
     "gpu": _gpu,
 }

@@ -240,7 +240,7 @@ def _short(number: float) -> str:
 # ------------------------------------------------------------------------------ README's pictures
 
 # Half of README's width each, so fewer and larger words than the pictures above.
-_HALF = (5.6, 3.9)
+_HALF = (5.6, 4.2)
 _NAMED: dict[str, dict[str, Any]] = {
     "transformers": MARK | {"marker": "s", "color": "#efb366", "markeredgecolor": "#8a5a1c"},
     "transformers, torch.compile": MARK
@@ -248,6 +248,8 @@ _NAMED: dict[str, dict[str, Any]] = {
     "rotary-embedding-torch": MARK | {"marker": "D", "color": "#8c6bb1", "markeredgecolor": INK},
     "flash-attn": MARK | {"marker": "v", "color": "#3c887e", "markeredgecolor": INK},
     "Liger Kernel": MARK | {"marker": "P", "color": "#bbbbbb", "markeredgecolor": INK},
+    "JAX, jit": MARK | {"marker": "X", "color": "#b8860b", "markeredgecolor": INK},
+    "a numba loop": MARK | {"marker": "o", "color": "#ffffff", "markeredgecolor": INK},
 }
 
 

@@ -35,6 +35,9 @@ class Measurement:
 
 TRANSFORMERS, COMPILED = "transformers", "transformers, torch.compile"
 FLASH, LIGER, INTERLEAVED = "flash-attn", "Liger Kernel", "rotary-embedding-torch"
+JAX, NUMBA = "JAX, jit", "a numba loop"
+# Written for the case, and without checks.
+_LOOP = {NUMBA: ("numba, a loop", "in place"), JAX: ("JAX, jit", "fresh")}
 _ON_A_GPU = {
     LIGER: ("Liger", "in place"),
     FLASH: ("flash-attn (Triton), twice", "in place"),
@@ -49,7 +52,8 @@ MEASUREMENTS = (
         "rotary, 4,096 tokens\nCPU",
         "rotary, q 32 + k 8 heads x 4096 x 128, torch bfloat16, half, 1 thread",
         ("apply_rotary_qk", "in place"),
-        {
+        _LOOP
+        | {
             COMPILED: ("transformers (Llama), torch.compile", "fresh"),
             TRANSFORMERS: ("transformers (Llama), eager", "fresh"),
         },
@@ -59,7 +63,8 @@ MEASUREMENTS = (
         "rotary, interleaved pairs\nCPU",
         "rotary, q 32 + k 8 heads x 4096 x 128, torch bfloat16, interleaved, 1 thread",
         ("apply_rotary_qk", "in place"),
-        {
+        _LOOP
+        | {
             COMPILED: ("transformers (Cohere), torch.compile", "fresh"),
             TRANSFORMERS: ("transformers (Cohere), eager", "fresh"),
             INTERLEAVED: ("rotary-embedding-torch", "fresh"),
@@ -70,6 +75,14 @@ MEASUREMENTS = (
         "rotary, one token in a model\nCPU",
         "decode in a model, rotation of a layer (q 32 + k 8 heads x 1 x 128, 4 layers, dynamic "
         "cache), torch bfloat16, 1 thread",
+        ("hf.patch", "fresh"),
+        {TRANSFORMERS: ("transformers (Llama)", "fresh")},
+    ),
+    Measurement(
+        "the whole step of that model, 4 layers",
+        "the whole step of that model\nCPU",
+        "decode in a model, a step (q 32 + k 8 heads x 1 x 128, 4 layers, dynamic cache), torch "
+        "bfloat16, 1 thread",
         ("hf.patch", "fresh"),
         {TRANSFORMERS: ("transformers (Llama)", "fresh")},
     ),
@@ -85,7 +98,7 @@ MEASUREMENTS = (
         },
     ),
     Measurement(
-        "H200, 16,384 tokens: time on the device",
+        "H200, 16,384 tokens before heads: on the device",
         "rotary, 16,384 tokens\nH200",
         "prefill, 4 x 4096 tokens, 32 + 8 heads, bfloat16, bshd, half",
         ("apply_rotary_qk", "in place"),
@@ -164,10 +177,11 @@ def _rows() -> Iterator[list[str]]:
     for peer, name in ERRORS.items():
         errors.setdefault(_short(error(peer)), []).append(name)
     others = "; ".join(f"{', '.join(names)} {value}" for value, names in errors.items())
-    yield [f"largest error of cos and sin up to {POSITION:,}", _short(error(OURS)), others]
+    yield [f"error of cos and sin, 64 positions to {POSITION:,}", _short(error(OURS)), others]
     for of in MEASUREMENTS:
         row, times = _row(of, of.ours), report.duration(seconds(of, of.ours), 2)
-        if not of.gpu and _case(of)["buffer_sets"] > 1:  # in cache no memory bounds it
+        # In cache, and in a whole model, no memory bounds it.
+        if not of.gpu and _case(of)["buffer_sets"] > 1 and "limit" in row:
             times += f", {row['times_limit']:.1f} x {row['limit']}"
         elif of.gpu == "microseconds" and row["of_copy"] > 0.8:
             times += f", {1 / row['of_copy']:.1f} x copy"
@@ -177,7 +191,8 @@ def _rows() -> Iterator[list[str]]:
 
 def table() -> list[str]:
     cpu, gpu = _cpu()["machine"], _gpu()["machine"]
-    days = sorted({records.day(_case(of)["recorded"]) for of in MEASUREMENTS if not of.gpu})
+    days = {records.day(_case(of)["recorded"]) for of in MEASUREMENTS if not of.gpu}
+    days = sorted(days | {records.day(_cpu()["accuracy_recorded"])})
     instructions = report.instructions_text(cpu).partition(",")[0]
     note = (
         "32 + 8 heads of 128 dims, bfloat16, in place where possible. A copy, scale or add moves "

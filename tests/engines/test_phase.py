@@ -1,6 +1,6 @@
 """The exact phase: sines and cosines against 200-bit arithmetic, on every SIMD target.
 
-The bounds hold up to position 2^38, those of float64 everywhere:
+The bounds, without the rounding of frequencies far away:
     float32             1.2e-7 absolute
     float16, bfloat16   the correctly rounded value, but where the exact one is within 2e-7 of
                         where rounding changes
