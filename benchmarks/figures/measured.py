@@ -44,7 +44,8 @@ def text(what: str) -> str:
     elif kind in ("case", "call") and tables.case_of(_results(), which):
         lines = _case(which, limits=kind == "case")
     else:
-        raise ValueError(f"measured: nothing is recorded of {what!r}")
+        known = ", ".join([*_WHOLE, "accuracy QUANTITY", "case NAME", "call NAME"])
+        raise ValueError(f"measured: nothing is recorded of {what!r}; expected {known}")
     return "\n".join(lines) + "\n"
 
 
@@ -217,7 +218,9 @@ def _gpu_missed_goals() -> list[str]:
          f"{row['host_microseconds']:.0f}"]
         for name, row in missed
     ]  # fmt: skip
-    words = f"**{_of_gpu()['machine']['device']}**: {len(missed)} of {len(judged)} goals are missed."
+    words = (
+        f"**{_of_gpu()['machine']['device']}**: {len(missed)} of {len(judged)} goals are missed."
+    )
     headings = ["case", "row", "goal", "of copy", "host µs"]
     return [words, "", *tables.markdown(headings, rows, 3)]
 

@@ -21,7 +21,14 @@ def main() -> None:
     parser.add_argument("--text", action="store_true", help="text alone, no pictures")
     given = parser.parse_args()
     pages = [path.resolve() for path in given.pages] or files()
-    wrong = [line for page in pages for line in check(page, given.write, pictures=not given.text)]
+    if absent := [str(page) for page in pages if not page.is_file()]:
+        sys.exit(f"no file {', '.join(absent)}")
+    try:
+        wrong = [
+            line for page in pages for line in check(page, given.write, pictures=not given.text)
+        ]
+    except ValueError as error:
+        sys.exit(str(error))
     if not (given.text or given.pages):
         wrong += check_folders(given.write)
         if given.write:  # tests run them
@@ -37,14 +44,17 @@ def main() -> None:
 def check(page: Path, write: bool = False, *, pictures: bool = True) -> list[str]:
     """What differs on a page, a line each; with ``write``, it is written."""
     before = page.read_text(encoding="utf-8")
-    after = blocks.filled(before)
+    name = page.relative_to(ROOT)
+    try:
+        after = blocks.filled(before)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
     old: list[str] = []
     if pictures:
         from . import pictures as of_code  # matplotlib, where pictures are drawn
 
         after, old = of_code.drawn(after, page, write=write)
-    name = page.relative_to(ROOT)
-    wrong = [f"{name}: the code draws another picture than docs/pictures/{one}" for one in old]
+    wrong = [f"{name}: the code draws another picture than docs/pictures/{one} has" for one in old]
     if after != before:
         wrong.append(f"{name}: {blocks.first_difference(before, after)}")
         if write:
