@@ -193,6 +193,8 @@ def test_a_quick_run_fills_in_every_row(tmp_path, run_benchmarks):
             assert row["peer"] != "posenc_native"
         elif row["peer"] == "posenc_native":
             assert 0 < row["error"] < 1.2e-7
+        elif row["peer"].startswith("float64"):  # little more than rounding to float32
+            assert 0 < row["error"] < 2.0**-25 + 2**24 * 2.0**-52
         else:  # float32 angles: each is off by half a unit of its last place, and more
             assert 1.2e-7 < row["error"] <= 2
     for quantity in {row["quantity"] for row in figures["accuracy"]}:
