@@ -120,6 +120,12 @@ def as_array(function: str, argument: str, value: Any) -> np.ndarray[Any, Any]:
         wrong_type(function, argument, "an array", f"{type(value).__name__}: {error}")
 
 
+def as_integers(function: str, argument: str, value: Any) -> np.ndarray[Any, Any]:
+    """As `as_array`, for integers: an empty list, which NumPy reads as float64, is int64."""
+    array = as_array(function, argument, value)
+    return array.astype(np.int64) if isinstance(value, (list, tuple)) and not array.size else array
+
+
 def check_no_mask(function: str, argument: str, value: object) -> None:
     """TypeError for a masked array: reading or writing it would ignore its mask."""
     # If numpy.ma is not imported, there are no masked arrays; this check does not import it.

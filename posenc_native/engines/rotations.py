@@ -99,8 +99,10 @@ def run(call: Call, contiguous: bool = False) -> Any:
         operands = {name: x for name, x in zip(names, inputs, strict=False) if x is not None}
         cache = Cache(*call.cache) if call.cache else None
         asked = call.rotation
-        if isinstance(asked, Rotation) and arguments.is_count(asked.positions):
-            # Expanded along an axis that may be the wrong one.
+        if isinstance(asked, Rotation) and (
+            arguments.is_count(asked.positions) or type(asked.positions) is list
+        ):
+            # An int was expanded along an axis that may be the wrong one; a list became an array.
             rotation = rotation._replace(positions=asked.positions)
         hint_at(error, _with_defaults(rotation), cache, **operands)
         raise
@@ -129,8 +131,10 @@ def _described(function: str, inputs: tuple[Any, ...], rotation: Rotation, rope:
         rope._check_width(function, name, x)
     x = first_given(inputs)
     inv_freq, axis_map = rope._of(x)
-    # Learned frequencies stay the parameter, so that gradients reach it.
-    learned = getattr(rotation.inv_freq, "inv_freq", None)
+    # Learned frequencies stay the parameter, so that gradients reach it. The array of a description
+    # is not read: torch.compile would make it an input of the graph, whose guards fail in inference
+    # mode (torch 2.13).
+    learned = None if rotation.inv_freq is rope else getattr(rotation.inv_freq, "inv_freq", None)
     if arguments.is_tensor(learned) and arguments.is_tensor(x):
         inv_freq = learned
     layout = rope.layout if rotation.layout is None else rotation.layout
@@ -296,7 +300,7 @@ def _as_arrays(call: Call) -> Call:
         keys, values = (
             _writable(function, *one) for one in zip(("keys", "values"), cache, strict=False)
         )
-        cache = (keys, values, arguments.as_array(function, "slots", cache[2]), *cache[3:])
+        cache = (keys, values, arguments.as_integers(function, "slots", cache[2]), *cache[3:])
     if isinstance(to, tuple):
         outs = ["out"] if len(to) == 1 else [f"out[{i}]" for i in range(len(to))]
         to = tuple(_writable(function, *one) for one in zip(outs, to, strict=True))

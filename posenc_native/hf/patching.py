@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
+
+from posenc_native.base.arguments import wrong_type
+from posenc_native.base.suggestions.vocabulary import check_given, check_words, takes_words
 
 from .forms import NotServed
 from .groups import groups_sharing_tables
@@ -17,7 +21,10 @@ from .signatures import makes_tables
 __all__ = ["Patch", "patch", "unpatch"]
 
 
-def patch(model: Any, *, inplace: bool | None = None, fuse_norm: bool = False) -> Patch:
+@takes_words
+def patch(
+    model: Any, *, inplace: bool | None = None, fuse_norm: bool = False, **unknown: NoReturn
+) -> Patch:
     """Make `model` rotate its queries and keys with this library.
 
     Args:
@@ -117,6 +124,8 @@ def patch(model: Any, *, inplace: bool | None = None, fuse_norm: bool = False) -
         model.generate(**inputs)
         handle.undo()
     """
+    check_words(patch, unknown)
+    check_given(patch, model)
     skipped: dict[str, str] = {}
     learned = LearnedPlanner(skipped.setdefault, inplace)
     modules: dict[str, nn.Module] = {}
@@ -156,18 +165,21 @@ def _roots(model: Any) -> dict[str, nn.Module]:
     if isinstance(model, nn.Module):
         return {"": model}
     parts = getattr(model, "components", None)
+    if not isinstance(parts, dict):
+        hint = ""
+        if isinstance(model, (str, os.PathLike)):
+            hint = "write AutoModelForCausalLM.from_pretrained(...) first, and patch its result"
+        elif hasattr(model, "model_type"):
+            hint = "write AutoModelForCausalLM.from_config(...) first, and patch its result"
+        expected = "a torch.nn.Module or a pipeline of diffusers"
+        wrong_type("patch", "model", expected, type(model).__name__, hint)
     # A diffusers pipeline: its own models, not its text encoders.
-    if isinstance(parts, dict):
-        roots: dict[str, nn.Module] = {}
-        for name, part in parts.items():
-            own = isinstance(part, nn.Module) and type(part).__module__.startswith("diffusers.")
-            if own and all(part is not other for other in roots.values()):
-                roots[f"{name}."] = part
-        return roots
-    raise TypeError(
-        "patch: model: expected a torch.nn.Module or a pipeline of diffusers, got "
-        f"{type(model).__name__}"
-    )
+    roots: dict[str, nn.Module] = {}
+    for name, part in parts.items():
+        own = isinstance(part, nn.Module) and type(part).__module__.startswith("diffusers.")
+        if own and all(part is not other for other in roots.values()):
+            roots[f"{name}."] = part
+    return roots
 
 
 def _with_tables_of_their_own(

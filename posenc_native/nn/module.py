@@ -1,20 +1,25 @@
-"""Common parts of modules: how they are printed and called, and checks of arguments."""
+"""Common parts of modules: how they are printed and called, and what their arguments mean."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from torch import Tensor, nn
 
 from posenc_native.base import arguments
 from posenc_native.base.calls import call_arguments
-from posenc_native.base.suggestions.vocabulary import MISSING, check_given, takes_words
+from posenc_native.base.suggestions.vocabulary import check_given, check_words, takes_words
 from posenc_native.relative.heads import shown_heads
+from posenc_native.rotary.rotary import Rotary
+from posenc_native.rotary.supports import rotary_in
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from posenc_native.base.kinds import SupportsRotary
 
 
 class Described(nn.Module):
@@ -61,10 +66,31 @@ class Rotating(nn.Module):
             arguments.wrong_type(function, "fn", expected, given, self._for_one_tensor)
         return super().apply(fn)
 
-    def _check_both(self, q: Any, k: Any) -> None:
-        """TypeError for a call with q alone."""
-        if k is MISSING:
-            check_given(type(self).forward, q, k, owner=self, k=self._for_one_tensor)
+    def _check_both(self, q: Any, k: Any, unknown: Mapping[str, object]) -> None:
+        """TypeError for a call with q alone or with unknown keywords."""
+        forward = type(self).forward
+        check_words(forward, unknown, owner=self)
+        check_given(forward, q, k, owner=self, k=self._for_one_tensor)
+
+
+def rotary_of(
+    function: str, head_dim: int | SupportsRotary, layout: str | None, **options: Any
+) -> Rotary:
+    """The `Rotary` of a module's arguments: from the first alone if it is or contains one."""
+    rope: Rotary | None = rotary_in(head_dim)
+    if rope is None:
+        of_calls = {} if layout is None else {"layout": layout}
+        return Rotary(head_dim, **of_calls, **options)  # type: ignore[arg-type]
+    defaults = inspect.signature(Rotary).parameters
+    given = [
+        name
+        for name, value in options.items()
+        if not (value is None or (np.isscalar(value) and value == defaults[name].default))
+    ]
+    if given:
+        expected = "an int beside other arguments (a Rotary includes them)"
+        arguments.wrong_value(function, "head_dim", expected, f"a Rotary and {', '.join(given)}")
+    return rope if layout in (None, rope.layout) else rope.with_layout(layout)
 
 
 def positive_size(function: str, argument: str, value: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy.typing as npt
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from posenc_native.base import arguments
 from posenc_native.base.calls import call_arguments
 from posenc_native.base.norms import NORMS
-from posenc_native.base.suggestions.vocabulary import takes_words
+from posenc_native.base.suggestions.vocabulary import MISSING, takes_words
 
 from .module import positive_size
 from .placement import local_heads
@@ -143,9 +143,11 @@ class NormRotaryEmbedding(RotatingModule):
         layout: str | None = None,
         inplace: bool = False,
         contiguous: bool = False,
+        **unknown: NoReturn,
     ) -> tuple[Tensor, Tensor]:
         """Norm and rotate q and k; arguments as in `RotaryEmbedding.forward`."""
-        self._check_both(q, k)
+        if unknown or k is MISSING:
+            self._check_both(q, k, unknown)
         if contiguous:
             function = type(self).__name__
             q = arguments.in_order(function, q, inplace)

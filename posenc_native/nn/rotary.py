@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -24,7 +23,7 @@ from posenc_native.rotary.verbs import ONE_IS_NONE
 from posenc_native.rotary.xpos import apply_xpos, xpos_tables
 
 from .initial import initialize_heads
-from .module import Rotating
+from .module import Rotating, rotary_of
 from .placement import local_heads
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ class RotaryModule(Rotating):
         super().__init__()
         if unknown or head_dim is MISSING:
             vocabulary.unknown_keywords(type(self).__name__, unknown, type(self))
-        self.rope: Rotary = _rotary(
+        self.rope: Rotary = rotary_of(
             type(self).__name__, head_dim, layout, base=base, rotary_dim=rotary_dim,
             pairing=pairing, scaling=scaling, axis_map=axis_map, rotary_start=rotary_start,
             inv_freq=inv_freq, scale=scale,
@@ -238,6 +237,7 @@ class RotaryEmbedding(RotatingModule):
         layout: str | None = None,
         inplace: bool = False,
         contiguous: bool = False,
+        **unknown: NoReturn,
     ) -> tuple[Tensor, Tensor]:
         """Rotate q and k.
 
@@ -247,8 +247,8 @@ class RotaryEmbedding(RotatingModule):
             layout: default the layout of the module.
             inplace, contiguous: as in `posenc_native.apply_rotary_qk`.
         """
-        if k is MISSING:
-            self._check_both(q, k)
+        if unknown or k is MISSING:
+            self._check_both(q, k, unknown)
         other: Any = k  # for type checkers, results are tensors, as with other modules
         # The method itself, since calling the object takes twice as long.
         return self.rope.__call__(
@@ -260,26 +260,6 @@ class RotaryEmbedding(RotatingModule):
         """A rotation for tensors like q and k that checks once: `posenc_native.Rotary.bind`."""
         check_given(RotaryEmbedding.bind, q, k, owner=self, k=self._for_one_tensor)
         return self.rope.bind(q, k, **options)
-
-
-def _rotary(
-    function: str, head_dim: int | SupportsRotary, layout: str | None, **options: Any
-) -> Rotary:
-    """The `Rotary` of a module's arguments: from the first alone if it is or contains one."""
-    rope: Rotary | None = rotary_in(head_dim)
-    if rope is None:
-        of_calls = {} if layout is None else {"layout": layout}
-        return Rotary(head_dim, **of_calls, **options)  # type: ignore[arg-type]
-    defaults = inspect.signature(Rotary).parameters
-    given = [
-        name
-        for name, value in options.items()
-        if not (value is None or (np.isscalar(value) and value == defaults[name].default))
-    ]
-    if given:
-        expected = "an int beside other arguments (a Rotary includes them)"
-        arguments.wrong_value(function, "head_dim", expected, f"a Rotary and {', '.join(given)}")
-    return rope if layout in (None, rope.layout) else rope.with_layout(layout)
 
 
 class LearnedRotaryEmbedding(Rotating):
@@ -398,10 +378,16 @@ class LearnedRotaryEmbedding(Rotating):
 
     @takes_words
     def forward(
-        self, q: Tensor, k: Tensor | None, positions: Positions = None, layout: str | None = None
+        self,
+        q: Tensor,
+        k: Tensor | None,
+        positions: Positions = None,
+        layout: str | None = None,
+        **unknown: NoReturn,
     ) -> tuple[Tensor, Tensor]:
         """Rotate q and k; layout: default the layout of the module."""
-        self._check_both(q, k)
+        if unknown or k is MISSING:
+            self._check_both(q, k, unknown)
         self._like._check_width("LearnedRotaryEmbedding", "q", q)
         inv_freq = local_heads(self, self.inv_freq)
         if inv_freq.dtype not in (torch.float32, torch.float64):
@@ -502,9 +488,11 @@ class XPos(RotaryModule):
         contiguous: bool = False,
         *,
         k_positions: Positions = None,
+        **unknown: NoReturn,
     ) -> tuple[Tensor, Tensor]:
         """Rotate and scale q and k; k_positions None for those of q."""
-        self._check_both(q, k)
+        if unknown or k is MISSING:
+            self._check_both(q, k, unknown)
         if contiguous:
             q, k = (arguments.in_order("XPos", x, inplace) for x in (q, k))
         rope = self.rope

@@ -19,7 +19,7 @@ from posenc_native.base.views import check_layout, rotary_view
 from posenc_native.engines import backend, late
 from posenc_native.models.config import rotary_arguments
 from posenc_native.models.presets import rotary_preset
-from posenc_native.spectra.scaling import rotary_frequencies
+from posenc_native.spectra.scaling import base_apart, rotary_frequencies
 
 from .by_tables import rotary_tables
 from .verbs import Verbs
@@ -55,7 +55,7 @@ class Rotary(Verbs):
 
     Args:
         head_dim: width of a head; q and k must have it.
-        base: base of the frequencies (rope_theta).
+        base: base of the frequencies (rope_theta); default "rope_theta" of `scaling`, or 10000.
         rotary_dim: the number of rotated dims, even; default head_dim; a smaller number rotates a
             part of each head. At most 65,536 by formula; `inv_freq` has no such limit.
         pairing: "half", "interleaved" or a block size, as in `apply_rotary`.
@@ -136,6 +136,7 @@ class Rotary(Verbs):
                 *(("head_dim", head_dim) if rotary_dim is None else ("rotary_dim", rotary_dim)),
             )
             inv_freq, attention_factor = rotary_frequencies(rotary_dim, base, scaling)
+            base, scaling = base_apart(base, scaling)
         if scale is not None:
             scale = arguments.finite_number("Rotary", "scale", scale)
             if scale == attention_factor:

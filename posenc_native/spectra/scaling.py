@@ -36,6 +36,7 @@ __all__ = [
     "KEYS_OF_EVERY_TYPE",
     "ROTARY_SCALINGS",
     "RotaryBlend",
+    "base_apart",
     "rotary_blend",
     "rotary_frequencies",
     "scaled_frequencies",
@@ -155,6 +156,17 @@ def _read_scaling(
     if theta != base and base != 10000.0:
         wrong_value(function, "base", f"scaling['rope_theta'] = {theta} or no base", base)
     return theta, values
+
+
+def base_apart(
+    base: float, scaling: Mapping[str, Any] | None
+) -> tuple[float, Mapping[str, Any] | None]:
+    """The base, and a valid scaling without it: "rope_theta" replaces a base left at 10000."""
+    if scaling is None or "rope_theta" not in scaling:
+        return base, scaling
+    others = {key: value for key, value in scaling.items() if key != "rope_theta"}
+    theta = scaling["rope_theta"]
+    return base if theta is None else float(theta), others or None
 
 
 def softmax_correction(scaling: Mapping[str, Any] | None) -> float:

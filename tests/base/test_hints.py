@@ -29,6 +29,12 @@ def append(of: Any, shape: tuple[int, ...], slots: Any = AT) -> Any:
     return ROPE.append(*(of(x()) for _ in "qkv"), None, of(x(*shape)), of(x(*shape)), *places)
 
 
+def append_one(of: Any, positions: Any, slots: Any) -> Any:
+    """An append of one token in each of two rows."""
+    token, cache = x(2, 3, 1, 8), x(2, 3, 9, 8)
+    return ROPE.append(*(of(token) for _ in "qkv"), positions, of(cache), of(cache), slots)
+
+
 # name: (a call of arrays made by `of`, what its message has, what it has not)
 CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     # --- tables of full width
@@ -244,6 +250,51 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
         "",
     ),
     "a fraction": (lambda of: pn.apply_rotary(of(x()), 0.5, FREQ), "write [0.5] for one", "0,"),
+    "a slot": (
+        lambda of: append_one(of, 0, 3), "[b, s] = [2, 1], got []; for one token write [3]", "",
+    ),
+    "a slot as an array": (
+        lambda of: append_one(of, 0, of(3)), "slots: expected shape", "position]",
+    ),
+    "no slots in a list": (lambda of: append_one(of, 0, []), "got [0]", "float64"),
+    # --- one position for each row of a batch
+    "lengths": (
+        lambda of: ROPE(of(x(2, 3, 1, 8)), of(x(2, 1, 1, 8)), of(np.array([7, 4]))),
+        "got [2]; one for each row of the batch? write positions[:, None]", "layout",
+    ),
+    "lengths in a list": (
+        lambda of: ROPE.apply(of(x(2, 3, 1, 8)), [7, 4]), "write np.array(positions)[:, None]", "",
+    ),
+    "lengths of an append": (
+        lambda of: append_one(of, of(np.array([7, 4])), of(AT[:2, None])),
+        "write positions[:, None]", "layout",
+    ),
+    "a slot for each row": (
+        lambda of: append_one(of, of(AT[:2, None]), of(AT[:2])), "write slots[:, None]", "layout",
+    ),
+    "a row of tables for each row": (
+        lambda of: pn.apply_rotary_tables(of(x(2, 3, 1, 8)), of(x(2, 4)), of(x(2, 4))),
+        "write cos[:, None]", "layout",
+    ),
+    "the first position of each row": (
+        lambda of: ROPE(of(x()), of(x(2, 1, 5, 8)), of(np.array([7, 4]))),
+        "; the first of each row of the batch? write positions[:, None] + arange(5)", "layout",
+    ),
+    "tokens on the first axis": (
+        lambda of: ROPE(of(x(5, 2, 3, 8)), of(x(5, 2, 1, 8)), of(AT)), '; layout="sbhd"?', "row",
+    ),
+    # --- an argument left out of a call by position
+    "no positions": (
+        lambda of: ROPE.append(*(of(x()) for _ in "qkv"), *(of(x(2, 3, 9, 8)) for _ in "kv"), AT),
+        "got no slots; did you leave out positions?", "place of each token",
+    ),
+    "no positions beside a Rotary": (
+        lambda of: pn.apply_rotary(of(x()), ROPE), "no inv_freq; did you leave out positions?", "",
+    ),
+    "no values": (
+        lambda of: ROPE.append(of(x()), of(x()), 7, *(of(x(2, 3, 9, 8)) for _ in "kv"), AT),
+        "got no slots; did you leave out v?", "place of each token",
+    ),
     # --- dtypes of positions
     "a mask": (
         lambda of: pn.apply_rotary(of(x()), of(MASK), FREQ),

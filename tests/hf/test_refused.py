@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from typing import Any
 
 import pytest
@@ -18,12 +19,33 @@ from posenc_native import hf  # noqa: E402
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
 
-def test_not_a_module() -> None:
-    with pytest.raises(
-        TypeError,
-        match=r"patch: model: expected a torch.nn.Module or a pipeline of diffusers, got str",
-    ):
-        hf.patch("meta-llama/Llama-3.2-1B")  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("meta-llama/Llama-3.2-1B", "got str; write AutoModelForCausalLM.from_pretrained(...) fi"),
+        (transformers.LlamaConfig(), "got LlamaConfig; write AutoModelForCausalLM.from_config("),
+        (7, "got int"),
+    ],
+    ids=["name", "configuration", "int"],
+)
+def test_not_a_module(model: Any, said: str) -> None:
+    expected = "patch: model: expected a torch.nn.Module or a pipeline of diffusers, "
+    with pytest.raises(TypeError, match=re.escape(expected + said)):
+        hf.patch(model)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"in_place": True}, "in_place: expected a keyword of .*; write inplace=True"),
+        ({"fuse_norms": True}, "fuse_norms: expected a keyword of .*; did you mean fuse_norm"),
+        ({}, "arguments: expected model, got no model"),
+    ],
+)
+def test_a_wrong_call(options: dict[str, Any], said: str) -> None:
+    model = [torch.nn.Linear(2, 2)] if options else []
+    with pytest.raises(TypeError, match=f"^patch: {said}"):
+        hf.patch(*model, **options)
 
 
 def test_model_without_rotary_encoding() -> None:

@@ -333,6 +333,13 @@ CALLS_OF_MODULES = {
     "RotaryEmbedding.apply: fn: ": lambda: pnn.RotaryEmbedding(16).apply(Q),
     "got Tensor, positions; for queries alone": lambda: pnn.LearnedRotaryEmbedding(16).apply(
         Q, positions=7),
+    "RotaryEmbedding: position_ids: expected a keyword of q, k, positions, layout, inplace, "
+    "contiguous, got position_ids=...; write positions=...":
+        lambda: pnn.RotaryEmbedding(16)(Q, K, position_ids=torch.arange(5)),
+    "NormRotaryEmbedding: offset: ": lambda: pnn.NormRotaryEmbedding(16)(Q, K, offset=7),
+    "got offset=7; write positions=7": lambda: pnn.LearnedRotaryEmbedding(16)(Q, K, offset=7),
+    "got k_position=...; did you mean k_positions": lambda: pnn.XPos(16)(
+        Q, K, k_position=torch.arange(5)),
     "XPos.apply: arguments: expected fn, got no fn": lambda: pnn.XPos(16).apply(),
 }  # fmt: skip
 

@@ -236,3 +236,12 @@ def test_one_alone_is_normed_by_what_each_head_has(of):
         alone = pn.norm_rotary_qk(None, kept, AT, freq, layout="bshd", inplace=inplace)
         assert alone[0] is None
         assert_same(alone[1], both[1])
+
+
+def test_the_base_in_a_scaling_is_the_base():
+    expected = pn.Rotary(12, base=1e6, scaling=YARN)
+    rope = pn.Rotary(12, scaling={**YARN, "rope_theta": 1e6})
+    assert rope == expected
+    assert rope.base == 1e6
+    assert repr(rope) == repr(expected)
+    assert pn.Rotary(12, scaling={"rope_theta": None}) == pn.Rotary(12)

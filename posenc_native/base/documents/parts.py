@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterable
 from typing import NamedTuple
 
+WIDTH = 92  # letters of a line, if nobody says another number
 # How the lines of each kind of part are indented: the first, and the others.
 _INDENTED = {
     "heading": ("", ""),

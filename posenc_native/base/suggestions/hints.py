@@ -6,12 +6,11 @@ original arguments, and added to the error while it propagates.
 
 from __future__ import annotations
 
-from itertools import permutations
 from typing import Any
 
 import numpy as np
 
-from posenc_native.base.arguments import is_array, pairing_hint
+from posenc_native.base.arguments import is_array, is_count, pairing_hint
 from posenc_native.base.caches import Cache, cache_view
 from posenc_native.base.errors import add_hint, fault_of
 from posenc_native.base.rotation import Rotation, TableRotation, own_tokens
@@ -42,12 +41,18 @@ def hint_at(
     elif fault.argument == "layout":
         hint = _layout_hint(rotation.layout)
     elif isinstance(error, ValueError):
+        argument = fault.argument
+        given = getattr(rotation, argument, None)
+        if argument == "slots" and cache is not None:
+            given = cache.slots
+        hint = _one_token(argument, given)
+        hint = hint or _one_of_each_row(argument, given, rotation, tensors)
         if cache is not None:
-            hint = _another_cache_layout(fault.argument, rotation, tensors, cache)
-        hint = hint or _full_width(fault.argument, rotation, tensors)
-        hint = hint or _one_position(fault.argument, rotation, tensors)
-        hint = hint or _another_layout(fault.argument, rotation, tensors)
-        hint = hint or _of_their_own(fault.argument, rotation, tensors)
+            hint = hint or _another_cache_layout(argument, rotation, tensors, cache)
+        hint = hint or _full_width(argument, rotation, tensors)
+        hint = hint or _another_layout(argument, rotation, tensors)
+        hint = hint or _first_of_each_row(argument, given, rotation, tensors)
+        hint = hint or _of_their_own(argument, rotation, tensors)
     add_hint(error, hint)
 
 
@@ -81,17 +86,46 @@ def _full_width(argument: str, rotation: Any, tensors: dict[str, Any]) -> str:
     return f"tables of full width? write cos[..., {part}], sin[..., {part}]"
 
 
-def _one_position(argument: str, rotation: Any, tensors: dict[str, Any]) -> str:
-    """A hint for a single number that is meant as a token's position."""
-    if argument != "positions" or not isinstance(rotation, Rotation):
+def _one_token(argument: str, given: Any) -> str:
+    """A hint for a single number that is meant as a token's position or slot."""
+    if argument not in ("positions", "slots") or _shape(given) != ():
         return ""
-    positions = rotation.positions
-    if _shape(positions) != () or not is_array(positions):
+    if not is_array(given):
+        # An int is a valid position, but not a valid slot.
+        return f"for one token write [{given}]" if argument == "slots" and is_count(given) else ""
+    plain = type(given).__name__ == "ndarray" or (type(given).__name__ == "Tensor" and given.is_cpu)
+    return f"for one token write [{given.item() if plain else argument.removesuffix('s')}]"
+
+
+def _one_of_each_row(argument: str, given: Any, rotation: Any, tensors: dict[str, Any]) -> str:
+    """A hint for one position, slot or row of a table for each row of a batch, while decoding."""
+    column = _column(argument, given, rotation, tensors)
+    return f"one for each row of the batch? write {column[0]}" if column and column[1] == 1 else ""
+
+
+def _first_of_each_row(argument: str, given: Any, rotation: Any, tensors: dict[str, Any]) -> str:
+    """A hint for the position of the first token in each row of a batch."""
+    column = _column(argument, given, rotation, tensors) if argument == "positions" else None
+    if column is None:
         return ""
-    plain = type(positions).__name__ == "ndarray" or (
-        type(positions).__name__ == "Tensor" and positions.is_cpu
-    )
-    return f"for one token write [{positions.item() if plain else 'position'}]"
+    return f"the first of each row of the batch? write {column[0]} + arange({column[1]})"
+
+
+def _column(
+    argument: str, given: Any, rotation: Any, tensors: dict[str, Any]
+) -> tuple[str, int] | None:
+    """One value for each row of a batch as a column, in code, and the tokens of a row."""
+    if argument not in ("positions", "slots", "rows", "cos", "sin"):
+        return None
+    layout, x, shape = rotation.layout, _shape(next(iter(tensors.values()))), _shape(given)
+    if not isinstance(layout, str) or not {*"bs"} <= {*layout} or len(layout) != len(x or ()):
+        return None
+    sizes = dict(zip(layout, x or (), strict=True))
+    columns = 1 if argument in ("cos", "sin") else 0
+    if not shape or len(shape) != 1 + columns or shape[0] != sizes["b"]:
+        return None
+    array = argument if is_array(given) else f"np.array({argument})"
+    return f"{array}[:, None]", sizes["s"]
 
 
 def _layout_hint(layout: object) -> str:
@@ -116,7 +150,7 @@ def _another_layout(argument: str, rotation: Any, tensors: dict[str, Any]) -> st
     if argument not in _MISPLACED or not 2 <= rank <= 4:
         return ""
     layouts = {
-        4: [f"{''.join(axes)}d" for axes in permutations("bhs")],
+        4: [*_USUAL, "sbhd"],
         3: ["thd", "hsd", "bsd"],
         2: ["sd"],
     }[rank]
@@ -221,7 +255,12 @@ def _fits(rotation: Any, shapes: dict[str, Any], layout: str, told: bool = True)
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:
-    """The shape of an array or a tensor; () for a number, None for None."""
+    """The shape of an array, a tensor or a list; () for a number, None for None."""
     if value is None:
         return None
+    if isinstance(value, list):
+        try:
+            return np.shape(value)
+        except (ValueError, TypeError):  # rows of different lengths; tensors on a GPU
+            return None
     return tuple(getattr(value, "shape", ()))

@@ -24,7 +24,7 @@ import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
-from posenc_native.base.arguments import plain, wrong_type
+from posenc_native.base.arguments import INTEGER_DTYPES, dtype_name, plain, wrong_type
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
@@ -80,6 +80,8 @@ def check_given(of: Callable[..., Any], *required: Any, owner: object = None, **
     known = _names(of)
     absent = [name for name, one in zip(known, required, strict=False) if one is MISSING]
     said = [hints.get(name) or missing_hint(name, known) for name in absent]
+    if absent == [known[len(required) - 1]]:
+        said = [_left_out(dict(zip(known, required, strict=False))), *said]
     if len(absent) == len(required):
         said = []  # a call without arguments does not tell what was meant
     wrong_type(
@@ -89,6 +91,22 @@ def check_given(of: Callable[..., Any], *required: Any, owner: object = None, **
         f"no {', '.join(absent)}",
         next(filter(None, said), ""),
     )
+
+
+def _left_out(given: Mapping[str, Any]) -> str:
+    """A hint for an argument whose place in a call by position has the next one's value."""
+    axes = {name: len(getattr(value, "shape", ())) for name, value in given.items()}
+    if {"k", "v"} <= {*given} and axes["v"] != axes["k"]:
+        return "did you leave out v?"
+    positions = given.get("positions")
+    described = hasattr(type(positions), "__rotary__")
+    cache = axes.get("positions", 0) > 2 and not _whole(positions)
+    return "did you leave out positions?" if described or cache else ""
+
+
+def _whole(array: Any) -> bool:
+    """Whether an array or a tensor has an integer dtype, as positions with several axes have."""
+    return dtype_name(getattr(array, "dtype", "")) in INTEGER_DTYPES
 
 
 def check_words(of: Callable[..., Any], words: Mapping[str, object], owner: object = None) -> None:

@@ -51,7 +51,7 @@ def integer_tensor(function: str, argument: str, value: Any, device: torch.devic
     if value is None:
         return None
     if not isinstance(value, Tensor):
-        array = arguments.as_array(function, argument, value)
+        array = arguments.as_integers(function, argument, value)
         arguments.check_dtype(function, argument, array.dtype, arguments.INTEGER_DTYPES)
         return from_array(array, device)
     if value.dtype not in INTEGER_DTYPES:

@@ -229,6 +229,6 @@ def _slots(function: str, slots: Any, q: Tensor) -> Tensor:
     if isinstance(slots, Tensor):
         same_device(function, q, slots=slots)
         return slots
-    array = arguments.as_array(function, "slots", slots)
+    array = arguments.as_integers(function, "slots", slots)
     arguments.check_dtype(function, "slots", array.dtype, arguments.INTEGER_DTYPES)
     return from_array(array, q.device)

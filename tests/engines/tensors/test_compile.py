@@ -226,6 +226,28 @@ def test_modules_compile_by_themselves(device):
     torch.testing.assert_close(dropped[kept], 2 * pn.add_sinusoidal(q)[kept])
 
 
+def append(q, k):
+    keys, values = k.new_zeros(2, 2, 1, 9, 8)
+    return ROPE.append(q, k, k * 2, 3, keys, values, torch.arange(5, device=q.device)), keys
+
+
+MODULE = pnn.RotaryEmbedding(8)
+OF_A_ROTARY = [
+    *(DIFFERENTIABLE[name] for name in ("Rotary", "Rotary positions", "Rotary.apply")),
+    (lambda q, k: ROPE.norm(q, k, 3), (Q, K)),
+    (lambda q, k: MODULE(q, k, 3), (Q, K)),
+    (append, (Q, K)),
+]
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_inference_mode_may_compile(dynamic, device):
+    """A NumPy array that a trace reads gets guards, which fail at once in inference mode."""
+    function, inputs = together(OF_A_ROTARY)
+    with torch.inference_mode():
+        assert_like_eager(function, *inputs, device=device, dynamic=dynamic)
+
+
 ENCODE = pnn.SinusoidalPositionalEncoding(8, 0.0)
 LENGTHS = (5, 6, 7, 100, 4096)
 VARYING = {
