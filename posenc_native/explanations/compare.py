@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 
 from posenc_native.base import arguments
 from posenc_native.base.suggestions.vocabulary import check_given, check_words, takes_words
@@ -25,7 +26,17 @@ from posenc_native.rotary.rotary import Rotary
 from .comparison import Comparison, Difference, LayerError
 from .distances import distances_at, first_visible
 from .evidence import evidence_of
-from .field_words import SAME, axes, close, frequency_words, in_words, scaling_words, texts
+from .field_words import (
+    SAME,
+    axes,
+    base_of,
+    close,
+    frequency_words,
+    in_words,
+    scaling_words,
+    shares,
+    texts,
+)
 from .matching import Match, Matching, numbered
 from .words import layer_numbers, number
 
@@ -55,7 +66,7 @@ def compare(
         weights: for each of them the path of a .safetensors file, or None: checks whether the
             weights of queries and keys look like its pairing (`guess_pairing`). If they do for
             both, a different pairing is no difference. If weights look like another pairing than
-            the one described, that is a difference.
+            the one described, that is a difference. Weights in GGUF and ONNX files are not read.
 
     Returns:
         A ``Comparison``, which is true if there is a difference: ``assert not compare(a, b)``. Its
@@ -281,7 +292,9 @@ class _Pair:
             ),
             "",
         )
-        comment = _EXPECTED.format(converter) if converter else _PAIRING
+        sealed = [side.format for side in self.both if not side.safetensors]
+        how = _NOT_CHECKED.format(sealed[0]) if sealed else _CHECKED
+        comment = _EXPECTED.format(converter, how) if converter else _PAIRING
         return self._difference("pairing", pairings, match, comment, expected=bool(converter))
 
     def _are_permuted(self, pairings: tuple[Any, Any]) -> bool:
@@ -309,21 +322,21 @@ class _Pair:
         return {each.field for each in self._of(match)}
 
     def _frequencies(self, match: Match, one: Rotary, other: Rotary) -> Iterator[Difference]:
-        if not _same_frequencies(one, other, self._error(one)[0]):
+        error = self._error(one)[0]
+        if not _same(one.inv_freq, other.inv_freq, error):
             named = False
-            if "inv_freq" not in one._given and "inv_freq" not in other._given:
-                if not close(one.base, other.base):
-                    named = True
-                    yield self._difference("base", (one.base, other.base), match)
+            by_formula = "inv_freq" not in one._given and "inv_freq" not in other._given
+            its, theirs = map(base_of, match.groups, (one, other))
+            if its is not None and theirs is not None and not close(its, theirs):
+                # Frequencies that files give by factors may differ by more than the bases.
+                named = by_formula or _same(shares(one, its), shares(other, theirs), error)
+                yield self._difference("base", (its, theirs), match)
+            if by_formula:
                 words = scaling_words(one.scaling, other.scaling)
                 if words is not None:
                     named = True
                     yield self._difference("scaling", _scalings(one, other), match, words=words)
-            if not named and any(not each.names_a_base for each in self.both):
-                # Factors on top of a base that an engine assumed: nobody chose these frequencies.
-                bases = [None if "inv_freq" in r._given else r.base for r in (one, other)]
-                yield self._difference("base", bases, match)
-            elif not named:
+            if not named:
                 found = [each.inv_freq.tolist() for each in (one, other)]
                 yield self._difference("inv_freq", found, match, words=frequency_words(one, other))
             return
@@ -350,7 +363,7 @@ class _Pair:
             by, by_scale = self._error(one)
             # A scale that differs at every length is a separate difference.
             scales_part = same_scale and not close(one.scale, other.scale, by_scale)
-            if scales_part or not _same_frequencies(one, other, by):
+            if scales_part or not _same(one.inv_freq, other.inv_freq, by):
                 words = scaling_words(given[0].get("scaling"), given[1].get("scaling"))
                 return f"{lengths[0]:,} positions", words or frequency_words(one, other)
         return None
@@ -441,9 +454,11 @@ _PAIRING = (
 )
 _EXPECTED = (
     "Expected: for this architecture {} permutes the weights of queries and keys to match. The "
-    "descriptions do not show whether it did: say so with --permuted (permuted=True), or check the "
-    "weights with --weights. If they were not permuted, attention is wrong, although nothing fails."
+    "descriptions do not show whether it did: say so with --permuted (permuted=True){}. If they "
+    "were not permuted, attention is wrong, although nothing fails."
 )
+_CHECKED = ", or check the weights with --weights"
+_NOT_CHECKED = "; weights in the {} file cannot be checked"
 _SCALE = "Cosines and sines are multiplied by it, so scores grow by its square."
 
 
@@ -456,8 +471,8 @@ def _scalings(one: Rotary, other: Rotary) -> list[dict[str, Any] | None]:
     return [None if each.scaling is None else dict(each.scaling) for each in (one, other)]
 
 
-def _same_frequencies(one: Rotary, other: Rotary, error: Any = SAME) -> bool:
-    a, b = one.inv_freq, other.inv_freq
+def _same(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64], error: Any) -> bool:
+    """Whether all numbers are equal within a relative error."""
     return bool((np.abs(a - b) <= error * np.maximum(np.abs(a), np.abs(b))).all())
 
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from posenc_native.base.documents.html import as_html
-from posenc_native.base.documents.parts import GAP, Part, as_text
+from posenc_native.base.documents.document import Document
+from posenc_native.base.documents.parts import GAP, Part
 from posenc_native.formats.description import NAMES
 
-from .words import WIDTH, layer_numbers, number
+from .words import layer_numbers, number
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class LayerError:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Document):
     """The result of `compare`, true if there is a difference: ``assert not compare(a, b)``.
 
     Its ``str()`` is its `text`, which notebooks show as HTML.
@@ -110,9 +110,6 @@ class Comparison:
     def __bool__(self) -> bool:
         return bool(self.differences)
 
-    def __str__(self) -> str:
-        return self.text()
-
     @property
     def alike(self) -> bool:
         """Whether all of them rotate alike."""
@@ -134,18 +131,6 @@ class Comparison:
         for error in found["errors"]:
             error["at"] = [each._asdict() for each in error["at"]]
         return found
-
-    def text(self, width: int = WIDTH) -> str:
-        """All of it, in lines of at most `width` characters; the verdict comes first."""
-        return as_text(self._parts(), width)
-
-    def _repr_html_(self) -> str:
-        """Notebooks show this in place of the repr."""
-        return as_html(self._parts())
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """IPython shows this in a terminal."""
-        printer.text(self.text())
 
     def _parts(self) -> Iterator[Part]:
         first, *others = self.sources

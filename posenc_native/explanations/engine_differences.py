@@ -59,7 +59,7 @@ def _float32_phase(rotating: Sequence[Rotary], length: Any) -> list[str]:
     text = (
         f"An angle computed as position * frequency in float32, as in most engines, is off by up "
         f"to {number(off)} radians near position {length:,}{more}; in bfloat16 it would be "
-        "meaningless. In posenc_native angles are exact at every position."
+        "meaningless. In posenc_native angles are exact to float32 up to position 2^38."
     )
     return [text]
 

@@ -38,8 +38,11 @@ def evidence_of(
     # torch reads bfloat16, which NumPy does not have.
     framework = "numpy" if absent("torch") else "pt"
     path = os.fspath(path)
-    with open(path, "rb"):  # raises a clear error for an unreadable path
-        pass
+    with open(path, "rb") as opened:  # raises a clear error for an unreadable path
+        is_gguf = opened.read(4) == b"GGUF"
+    if is_gguf:
+        hint = "its weights cannot be read: if they were permuted, say --permuted (permuted=True)"
+        wrong_value(function, "weights", "a .safetensors file of floats", "a GGUF file", hint)
     try:
         with safe_open(path, framework) as file:
             layers = _some_layers(file)

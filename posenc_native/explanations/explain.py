@@ -22,7 +22,7 @@ from posenc_native.spectra.scaling import rotary_blend, rotary_frequencies
 
 from .engine_differences import _SEVERAL, CHECKS, Case, _float32_phase
 from .explanation import NOPE, Explanation, LayerExplanation
-from .field_words import value_text
+from .field_words import SAME, base_of, in_words, shares, value_text
 from .words import number, times, turn_text
 
 
@@ -107,14 +107,15 @@ def _explained(model: Description, group: LayerGroup) -> LayerExplanation:
     if group.arguments is None:
         return LayerExplanation(group.layer_type, layers, None, 1.0, (NOPE,))
     rotary = Rotary(**group.arguments)
+    base = base_of(group, rotary)
     facts = (
         _dims(model, rotary),
-        _frequencies(rotary),
+        _frequencies(rotary, base),
         *_axes(model, rotary),
-        *_scaling(rotary),
+        *_scaling(model, rotary, base),
         *_factors(rotary, group.softmax_correction),
     )
-    return LayerExplanation(group.layer_type, layers, rotary, group.softmax_correction, facts)
+    return LayerExplanation(group.layer_type, layers, rotary, group.softmax_correction, facts, base)
 
 
 def _dims(model: Description, rotary: Rotary) -> str:
@@ -131,21 +132,24 @@ def _dims(model: Description, rotary: Rotary) -> str:
         partner = 'dim 2i with dim 2i + 1 ("interleaved")'
     else:
         partner = f'dim i with dim i + {pairs} ("half")'
-    return f"{what} are rotated, as {pairs} pairs: {partner}."
+    return f"{what} are rotated, as {pairs} pair{'s' if pairs > 1 else ''}: {partner}."
 
 
-def _frequencies(rotary: Rotary) -> str:
+def _frequencies(rotary: Rotary, base: float | None) -> str:
     turning = np.abs(rotary.inv_freq[rotary.inv_freq != 0])
     if not len(turning):
         return "Every frequency is 0: nothing is rotated."
     high, low = float(turning.max()), float(turning.min())
-    base = "" if "inv_freq" in rotary._given else f" (base {number(rotary.base)})"
+    of_base = "" if base is None else f" (base {number(base)})"
     still = len(rotary.inv_freq) - len(turning)
-    rest = f"; the other {still} pairs have frequency 0 and are not rotated" if still else ""
+    others = (
+        "pair has frequency 0 and is" if still == 1 else f"{still} pairs have frequency 0 and are"
+    )
+    rest = f"; the other {others} not rotated" if still else ""
     way = " backward" if (rotary.inv_freq < 0).any() else ""
     return (
         f"A token at position p turns pair k{way} by p * f_k radians; f falls from {number(high)} "
-        f"to {number(low)}{base}, one turn every {turn_text(high)} positions to one every "
+        f"to {number(low)}{of_base}, one turn every {turn_text(high)} positions to one every "
         f"{turn_text(low)}{rest}."
     )
 
@@ -167,11 +171,11 @@ def _axes(model: Description, rotary: Rotary) -> list[str]:
     return [f"{text}{order}. {equal}"]
 
 
-def _scaling(rotary: Rotary) -> list[str]:
+def _scaling(model: Description, rotary: Rotary, base: float | None) -> list[str]:
     scaling = rotary.scaling
     if scaling is None:
         if "inv_freq" in rotary._given:
-            return []
+            return [] if base is None else _own_factors(model, rotary, base)
         return ["No scaling: frequencies and cosines are used as they are."]
     rope_type = scaling["rope_type"]
     words = _SCALING_WORDS.get(rope_type, _general_words)(scaling)
@@ -183,8 +187,8 @@ def _scaling(rotary: Rotary) -> list[str]:
     if rotary_blend("explain", rotary.rotary_dim, rotary.base, scaling) is not None:
         fully = slowed & (ratio > factor * (1 - 1e-9))
         words += (
-            f" Here {kept.sum()} pairs keep their frequency, {(~kept & ~fully).sum()} are blended "
-            f"and {fully.sum()} are slowed by {number(factor)}."
+            f" Here {_kept(int(kept.sum()))}, {_are(int((~kept & ~fully).sum()))} blended and "
+            f"{_are(int(fully.sum()))} slowed by {number(factor)}."
         )
     elif rope_type not in _SCALING_WORDS:
         faster, least = ratio < 1 - 1e-9, float(ratio.min(initial=1.0))
@@ -193,6 +197,26 @@ def _scaling(rotary: Rotary) -> list[str]:
             f"{_changed(slowed, 'slowed', factor)}{_changed(faster, 'faster', 1 / least)}."
         )
     return [f"Scaling {rope_type}: {words}"]
+
+
+def _own_factors(model: Description, rotary: Rotary, base: float) -> list[str]:
+    """The factors of a file that gives one for each pair; those of pairs that turn."""
+    found = shares(rotary, base)
+    factors = 1 / found[found != 0]
+    if not len(factors) or np.abs(factors - 1).max() < SAME:
+        return []
+    said = f"{number(factors.min())} to {number(factors.max())}"
+    return [
+        in_words(model, "inv_freq", f"Every frequency is divided by its own factor, {said}") + "."
+    ]
+
+
+def _kept(pairs: int) -> str:
+    return "1 pair keeps its frequency" if pairs == 1 else f"{pairs} pairs keep their frequency"
+
+
+def _are(count: int) -> str:
+    return f"{count} {'is' if count == 1 else 'are'}"
 
 
 def _changed(pairs: npt.NDArray[np.bool_], how: str, most: float) -> str:

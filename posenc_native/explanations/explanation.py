@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from posenc_native.base.documents.html import as_html
-from posenc_native.base.documents.parts import GAP, Part, as_text
+from posenc_native.base.documents.document import Document
+from posenc_native.base.documents.parts import GAP, Part
 from posenc_native.formats.description import Description
 from posenc_native.models.unread import UnreadEntry
 from posenc_native.rotary.rotary import Rotary
 
-from .words import WIDTH, layer_numbers
+from .field_words import shares
+from .words import layer_numbers
 
 _INTRODUCTION = (
     "Each pair of numbers in a query or key is turned by an angle that grows with the position of "
@@ -32,6 +33,7 @@ class LayerExplanation:
         rotary: their rotation; None if they have no rotary encoding.
         softmax_correction: the factor by which the model also multiplies the softmax scale.
         facts: sentences.
+        base: the base of the frequencies; None if the file gives only the frequencies.
     """
 
     layer_type: str | None
@@ -39,10 +41,11 @@ class LayerExplanation:
     rotary: Rotary | None
     softmax_correction: float
     facts: tuple[str, ...]
+    base: float | None = None
 
 
 @dataclass(frozen=True)
-class Explanation:
+class Explanation(Document):
     """The result of `explain`; its ``str()`` is its `text`, which notebooks show as HTML.
 
     Attributes:
@@ -62,21 +65,6 @@ class Explanation:
     warnings: tuple[str, ...]
     unread: tuple[UnreadEntry, ...] = ()
     description: Description | None = None
-
-    def __str__(self) -> str:
-        return self.text()
-
-    def text(self, width: int = WIDTH) -> str:
-        """All of it, in lines of at most `width` characters; only headings are not indented."""
-        return as_text(self._parts(), width)
-
-    def _repr_html_(self) -> str:
-        """Notebooks show this in place of the repr."""
-        return as_html(self._parts())
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """IPython shows this in a terminal."""
-        printer.text(self.text())
 
     def _parts(self) -> Iterator[Part]:
         name = self.model_type or "an unnamed model"
@@ -128,19 +116,26 @@ def _layers_as_json(group: LayerExplanation) -> dict[str, Any]:
         "rotary": None,
     }
     if rotary is not None:
-        explicit = "inv_freq" in rotary._given
         found["rotary"] = {
             "head_dim": rotary.head_dim,
             "rotary_dim": rotary.rotary_dim,
             "rotary_start": rotary.rotary_start,
             "pairing": rotary.pairing,
-            "base": None if explicit else rotary.base,
+            "base": group.base,
             "scaling": None if rotary.scaling is None else dict(rotary.scaling),
             "scale": rotary.scale,
             "axis_map": None if rotary.axis_map is None else rotary.axis_map.tolist(),
             "inv_freq": rotary.inv_freq.tolist(),
+            "factors": _factors_as_json(group),
         }
     return found
+
+
+def _factors_as_json(group: LayerExplanation) -> list[float | None] | None:
+    """The factors of a file that gives them one by one; None for a pair that does not turn."""
+    if group.rotary is None or group.base is None or "inv_freq" not in group.rotary._given:
+        return None
+    return [1 / share if share else None for share in shares(group.rotary, group.base).tolist()]
 
 
 # Words

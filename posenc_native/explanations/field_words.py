@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from posenc_native.formats.description import Description
+from posenc_native.models.config import LayerGroup
 from posenc_native.rotary.rotary import Rotary
+from posenc_native.spectra.frequencies import rounded_frequencies
 
 from .words import number
 
@@ -101,6 +104,18 @@ def value_text(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return f"{value_text(min(value))} to {value_text(max(value))}" if value else "empty"
     return number(value) if isinstance(value, (int, float)) else str(value)
+
+
+def base_of(group: LayerGroup, rotary: Rotary) -> float | None:
+    """The base of frequencies, also of those that a file gives by factors; None if unknown."""
+    return group.base if "inv_freq" in rotary._given else rotary.base
+
+
+def shares(rotary: Rotary, base: float) -> npt.NDArray[np.float64]:
+    """The factor on each frequency that the base alone gives."""
+    found: npt.NDArray[np.float64]
+    found = rotary.inv_freq / rounded_frequencies(rotary.rotary_dim, base)
+    return found
 
 
 def frequency_words(one: Rotary, other: Rotary) -> tuple[str, str]:

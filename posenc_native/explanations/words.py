@@ -6,8 +6,6 @@ import math
 
 import numpy as np
 
-WIDTH = 92
-
 
 def layer_numbers(layers: tuple[int, ...]) -> str:
     """The numbers of layers, as a rule if they follow one."""

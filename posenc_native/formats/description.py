@@ -94,6 +94,8 @@ class Description:
         error: errors of rotations known only by rounded values, by their number of pairs.
         permuted_by: the converter that permutes the weights of queries and keys between the half
             pairing of Hugging Face and the interleaved pairing of this format; "" if none does.
+        safetensors: whether the weights may be in .safetensors files; if not, they are in the
+            described file itself and are not read.
     """
 
     source: str
@@ -115,6 +117,7 @@ class Description:
     sees: bool = False
     error: Mapping[int, RoundingError] = field(default_factory=dict)
     permuted_by: str = ""
+    safetensors: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "groups", tuple(map(_in_full, self.groups)))

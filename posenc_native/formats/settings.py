@@ -36,7 +36,9 @@ class Settings:
     def __init__(self, function: str, entries: Any, place: str) -> None:
         if not isinstance(entries, Mapping):
             wrong_type(function, place, "a mapping", type(entries).__name__)
-        self.function, self.entries, self.place = function, entries, place
+        self.function: str = function
+        self.place: str = place
+        self.entries: Mapping[str, Any] = entries
 
     def __contains__(self, key: str) -> bool:
         return self.entries.get(key) is not None
@@ -173,14 +175,21 @@ def check_share(settings: Settings, key: str, rotary_dim: int, head_dim: int) ->
     return rotary_dim
 
 
+# The type of a layer, its arguments, correction, and the base beside its frequencies, if any.
+Layer = (
+    tuple[str | None, dict[str, Any] | None, float]
+    | tuple[str | None, dict[str, Any] | None, float, float | None]
+)
+
+
 def grouped(
     settings: Settings,
     count: int,
-    of_layer: Callable[[int], tuple[str | None, dict[str, Any] | None, float]],
+    of_layer: Callable[[int], Layer],
 ) -> tuple[LayerGroup, ...]:
-    """Group layers that rotate alike; of_layer(i) gives the type, arguments and correction."""
+    """Group layers that rotate alike, each described by of_layer(i)."""
     members: dict[str, list[int]] = {}
-    values: dict[str, tuple[str | None, dict[str, Any] | None, float]] = {}
+    values: dict[str, Layer] = {}
     for layer in range(count):
         found = of_layer(layer)
         key = repr(found)
@@ -191,8 +200,8 @@ def grouped(
         values.setdefault(key, found)
         members.setdefault(key, []).append(layer)
     return tuple(
-        LayerGroup(label, tuple(members[key]), given, correction)
-        for key, (label, given, correction) in values.items()
+        LayerGroup(label, tuple(members[key]), given, correction, *base)
+        for key, (label, given, correction, *base) in values.items()
     )
 
 

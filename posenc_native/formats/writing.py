@@ -113,9 +113,11 @@ def _write_hf(description: Description, result: Written) -> None:
         result.lost.append("Heads of different widths.")
     parameters = {name: _hf_parameters(rotary, result) for name, rotary in rotations.items()}
     if len({repr(each) for each in parameters.values()}) == 1:
-        entries["rope_parameters"] = next(iter(parameters.values()))
+        expressed = next(iter(parameters.values()))
     else:
-        entries["rope_parameters"] = {str(name): each for name, each in parameters.items()}
+        expressed = {str(name): each for name, each in parameters.items() if each}
+    if expressed:
+        entries["rope_parameters"] = expressed
     types = _layer_types(description)
     if types:
         entries["layer_types"] = types
@@ -148,9 +150,10 @@ def _layer_types(description: Description) -> list[str]:
 
 
 def _hf_parameters(rotary: Rotary, result: Written) -> dict[str, Any]:
+    """The rotary parameters; none if no base and scaling give the frequencies."""
     if "inv_freq" in rotary._given:
         result.lost.append("Frequencies that no base and scaling give.")
-        return {"rope_type": "default"}
+        return {}
     found: dict[str, Any] = {"rope_theta": rotary.base, "rope_type": "default"}
     found |= {k: v for k, v in (rotary.scaling or {}).items() if k != "seq_len"}
     if found["rope_type"] not in _TYPES_OF_TRANSFORMERS:

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from posenc_native.base import arguments
+from posenc_native.base.errors import did_you_mean
 from posenc_native.spectra.axes import axial_arguments, mrope_axis_map
 from posenc_native.spectra.scaling import (
     ROTARY_SCALINGS,
@@ -26,7 +27,7 @@ from posenc_native.spectra.scaling import (
 
 from .entries import HEAD_LIMIT, KIND_LIMIT, SIZES, named_type
 from .facts import facts_of, vision_models
-from .fields import BASES, by_layer_type, first_given
+from .fields import BASES, HEAD_WIDTHS, HEADS, WIDTHS, by_layer_type, first_given
 from .layers import ConfigLayers, has_attention
 
 _OLD_ROPE_TYPES = {"mrope": "default", "su": "longrope"}
@@ -97,6 +98,7 @@ class LayerGroup:
     layers: tuple[int, ...]
     arguments: dict[str, Any] | None  # of Rotary; None for layers without rotary encoding
     softmax_correction: float = 1.0  # the model also multiplies the softmax scale by it
+    base: float | None = None  # that a file states beside frequencies that it gives one by one
 
 
 @dataclass(frozen=True)
@@ -372,12 +374,10 @@ class Configuration(ConfigLayers):
         fields = {**self.fields, **self._own_fields(layer_type, layer)}
         latent = fields.get("qk_rope_head_dim")
         value = None if self.facts.trailing else latent
-        value = value or first_given(fields, "head_dim", "attention_head_dim", "kv_channels")
+        value = value or first_given(fields, *HEAD_WIDTHS)
         value = value or self.facts.head_dim
         if value is None:
-            width = self._size(fields, "hidden_size", "n_embd", "d_model")
-            heads = ("num_attention_heads", "n_head", "n_heads", "encoder_num_attention_heads")
-            value = width // self._size(fields, *heads)
+            value = self._size(fields, *WIDTHS) // self._size(fields, *HEADS)
         return self._head_size(value)
 
     def _own_fields(self, layer_type: str | None, layer: int | None) -> Mapping[str, Any]:
@@ -425,7 +425,7 @@ class Configuration(ConfigLayers):
     def _checked_rotary_dim(self, rotary_dim: int, head_dim: int) -> int:
         if not 0 < rotary_dim + rotary_dim % 2 <= head_dim:
             if rotary_dim == head_dim:
-                self._wrong("head_dim", "an even int", head_dim)
+                self._wrong_head("an even int", head_dim)
             expected = f"a rotary_dim in 1 .. {head_dim}, below it if odd"
             self._wrong("partial_rotary_factor", expected, rotary_dim)
         return rotary_dim
@@ -469,7 +469,9 @@ class Configuration(ConfigLayers):
         # A configuration cannot describe the order of axial frequencies in a head.
         known = [name for name in ROTARY_SCALINGS if name != "axial"]
         if rope_type not in known:
-            self._wrong("rope_type", f"one of {', '.join(known)}", rope_type)
+            key = "rope_type" if parameters.get("rope_type") else "type"
+            hint = did_you_mean(rope_type, known)
+            self._wrong(key, f"one of {', '.join(known)}", rope_type, hint)
         return rope_type
 
 

@@ -108,17 +108,17 @@ def _parameters(function: str, name: str, value: Any) -> None:
     """Checks the rotary parameters, or those of each layer type."""
     check_names(function, name, value)
     own = {key: each for key, each in value.items() if not isinstance(each, Mapping)}
-    _check(function, own, PARAMETERS)
+    _check(function, own, PARAMETERS, name)
     nested = {key: each for key, each in value.items() if isinstance(each, Mapping)}
     _check_shape(function, name, own, nested)
     if len(nested) > KIND_LIMIT:
         wrong_value(function, name, f"at most {KIND_LIMIT} layer types", len(nested))
     for key, each in nested.items():
         if key in PARAMETERS:
-            _check(function, {key: each}, PARAMETERS)
+            _check(function, {key: each}, PARAMETERS, name)
         _text()(function, name, key)
         check_names(function, name, each)
-        _check(function, each, PARAMETERS)
+        _check(function, each, PARAMETERS, entry_name(name, key))
 
 
 def _check_shape(
@@ -150,7 +150,7 @@ def _layers(function: str, name: str, value: Any) -> None:
         if not str(layer).isdecimal() or len(str(layer)) > len(str(LAYER_LIMIT)):
             wrong_value(function, name, "layer indices as keys", repr(layer))
         check_names(function, name, entries)
-        _check(function, entries, _SIZES)
+        _check(function, entries, _SIZES, entry_name(name, layer))
 
 
 def check_names(function: str, name: str, value: Any) -> None:
@@ -237,14 +237,24 @@ def check_entries(function: str, fields: Mapping[str, Any]) -> None:
         wrong_value(function, config_key("layer_types"), expected, "more")
 
 
-def _check(function: str, fields: Mapping[str, Any], kinds: Mapping[str, _Kind]) -> None:
-    """Check the entries that exist; None counts as absent."""
+def _check(
+    function: str, fields: Mapping[str, Any], kinds: Mapping[str, _Kind], place: str = "config"
+) -> None:
+    """Check the entries that exist; None counts as absent.
+
+    place: the name of the mapping in errors.
+    """
     for key, kind in kinds.items():
         value = fields.get(key)
         if value is not None:
-            kind(function, config_key(key), value)
+            kind(function, entry_name(place, key), value)
 
 
 def config_key(key: str) -> str:
-    """The name of an entry in errors."""
-    return f"config[{key!r}]"
+    """The name of an entry of the configuration in errors."""
+    return entry_name("config", key)
+
+
+def entry_name(place: str, key: object) -> str:
+    """The name of an entry in errors; `place` is the name of its mapping."""
+    return f"{place}[{key!r}]"

@@ -9,12 +9,24 @@ from typing import Any, NoReturn
 
 from posenc_native.base import arguments
 
-from .entries import HEAD_LIMIT, PART_LIMIT, check_entries, check_names, config_key
+from .entries import (
+    HEAD_LIMIT,
+    PART_LIMIT,
+    check_entries,
+    check_names,
+    config_key,
+    entry_name,
+)
 from .facts import ModelFacts, facts_of
 from .files import read_configuration
 
 # Entries that name the base of the frequencies.
 BASES = ("rope_theta", "global_rope_theta", "rotary_emb_base")
+
+# Entries with the width of a head; without them it is the width of the model over its heads.
+HEAD_WIDTHS = ("head_dim", "attention_head_dim", "kv_channels")
+WIDTHS = ("hidden_size", "n_embd", "d_model")
+HEADS = ("num_attention_heads", "n_head", "n_heads", "encoder_num_attention_heads")
 
 # Entries that hold the language model in configurations of several modalities.
 _INNER = ("text_config", "thinker_config", "language_config", "llm_config")
@@ -60,17 +72,49 @@ class ConfigFields:
         """The width of a head, given or divided from other widths."""
         head_dim = arguments.size(self.function, config_key("head_dim"), value)
         if not 2 <= head_dim <= HEAD_LIMIT:
-            self._wrong("head_dim", f"2 dims or more, at most {HEAD_LIMIT}", head_dim)
+            self._wrong_head(f"2 dims or more, at most {HEAD_LIMIT}", head_dim)
         return head_dim
 
+    def _wrong_head(self, expected: str, head_dim: int) -> NoReturn:
+        """Raise the error about the width of a head, which names the entries that give it."""
+        sizes = [
+            (key, self.fields[key])
+            for keys in (WIDTHS, HEADS)
+            for key in [next((key for key in keys if self.fields.get(key) is not None), None)]
+            if key is not None and isinstance(self.fields[key], int)
+        ]
+        given = first_given(self.fields, *HEAD_WIDTHS, "qk_rope_head_dim")
+        if given is None and len(sizes) == 2:
+            (width, dims), (heads, count) = sizes
+            if count > 0 and dims // count == head_dim:
+                expected = f"{expected} as the width of a head, {width} // {heads}"
+                hint = "if a head has another width, add 'head_dim'"
+                self._wrong(width, expected, f"{dims} // {count} = {head_dim}", hint)
+        self._wrong("head_dim", expected, head_dim)
+
     def _positive(self, key: str, value: object) -> float:
-        return arguments.positive_number(self.function, config_key(key), value)
+        return arguments.positive_number(self.function, self._place(key, value), value)
 
-    def _wrong(self, key: str, expected: str, got: object) -> NoReturn:
-        self._wrong_argument(config_key(key), expected, got)
+    def _wrong(self, key: str, expected: str, got: object, hint: str = "") -> NoReturn:
+        self._wrong_argument(self._place(key, got), expected, got, hint)
 
-    def _wrong_argument(self, argument: str, expected: str, got: object) -> NoReturn:
-        arguments.wrong_value(self.function, argument, expected, got)
+    def _wrong_argument(
+        self, argument: str, expected: str, got: object, hint: str = ""
+    ) -> NoReturn:
+        arguments.wrong_value(self.function, argument, expected, got, hint)
+
+    def _place(self, key: str, value: object) -> str:
+        """The name of an entry in errors: the entry with this value, else the first of its name."""
+        places = {config_key(key): self.fields}
+        for name in ("rope_parameters", "rope_scaling"):
+            given = self.fields.get(name)
+            if isinstance(given, Mapping):
+                places[entry_name(config_key(name), key)] = given
+                for label, entry in by_layer_type(given).items():
+                    places[entry_name(entry_name(config_key(name), label), key)] = entry
+        named = [name for name, entries in places.items() if entries.get(key) is not None]
+        same = [name for name in named if places[name][key] is value]
+        return next(iter((*same, *named)), config_key(key))
 
 
 def read_fields(config: Any, function: str) -> Mapping[str, Any]:

@@ -21,6 +21,10 @@ PIPE_SECONDS = 10.0  # how long the writer of a pipe may pause, for example to d
 
 _HUB_NAME = re.compile(r"(https?:/+[\w.-]+/)?(?P<name>([\w.-]+/)?[\w.-]+)/?", re.ASCII)
 _BYTE_ORDERS = (b"\xff\xfe", b"\xfe\xff")  # byte order marks of UTF-16 and UTF-32
+# Weights have another file beside them that says how the model rotates.
+_SUFFIXES_OF_WEIGHTS = (".safetensors", ".pt", ".pth", ".ckpt")
+# Of torch.save (a zip file, or a pickle before it) and of safetensors, after 8 bytes of a length.
+_STARTS_OF_WEIGHTS = re.compile(rb"PK\x03\x04|\x80[\x02-\x05]|.{5}\0\0\0\{\"", re.DOTALL)
 _KINDS = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
 
 
@@ -40,13 +44,14 @@ def read_configuration(path: str | os.PathLike[str], function: str) -> dict[str,
     import json  # here, because `import posenc_native` does not need it
     from pathlib import Path
 
-    def wrong(expected: str, got: str) -> NoReturn:
-        arguments.wrong_value(function, "config", expected, got)
+    def wrong(expected: str, got: str, hint: str = "") -> NoReturn:
+        arguments.wrong_value(function, "config", expected, got, hint)
 
     given = os.fspath(path)
     path = Path(path)
     try:
-        content = _content(path / "config.json" if path.is_dir() else path)
+        file = path / "config.json" if path.is_dir() else path
+        content = _content(file)
     except FileNotFoundError as error:
         said = _what_is_missing(given, path, error.strerror or "no such file")
         raise FileNotFoundError(error.errno, said, given) from None
@@ -54,12 +59,14 @@ def read_configuration(path: str | os.PathLike[str], function: str) -> dict[str,
         raise IsADirectoryError(error.errno, "its config.json is a folder", given) from None
     if content is None:
         wrong("a file, or a pipe with a writer", "a pipe without data")
+    if content.startswith(b"GGUF"):
+        wrong("JSON", "a GGUF file, which explain and compare read")
+    if file.suffix in _SUFFIXES_OF_WEIGHTS or _STARTS_OF_WEIGHTS.match(content):
+        wrong("a configuration", "a file of weights", "give its config.json or the folder of it")
     if len(content) > MOST_BYTES:
         wrong(f"a file of at most {MOST_BYTES} bytes", "a longer one")
     if not content.strip():
         wrong("JSON", "an empty file")
-    if content.startswith(b"GGUF"):
-        wrong("JSON", "a GGUF file, which explain and compare read")
     if content.startswith(_BYTE_ORDERS):
         wrong("UTF-8 text", "UTF-16 or UTF-32, by its byte order mark")
 

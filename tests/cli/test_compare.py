@@ -83,6 +83,31 @@ def test_what_cannot_be_read_is_status_2(
     assert said in refusal(["compare", *typed], 2, capsys)
 
 
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        ("explain broken.json", 1),
+        ("explain --preset llama-9", 2),
+        ("compare {model} nowhere", 2),
+        ("compare {model} {model} --weights x", 2),
+    ],
+)
+def test_a_program_reads_the_error_too(
+    command: str, status: int, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """JSON on stdout in every case, beside the line on stderr."""
+    Path("broken.json").write_text("{")
+    words = command.replace("{model}", str(model)).split()
+    line = refusal(words, status, capsys)
+    assert cli.main([*words, "--json"]) == status
+    out, err = capsys.readouterr()
+    assert err == line == f"posenc-native {words[0]}: {json.loads(out)['error']}\n"
+
+
+def test_weights_has_a_file_for_each_in_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--weights FILE,FILE" in output_of("compare --help", capsys)
+
+
 def test_explain_for_programs(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = json.loads(output_of(f"explain {model} --json", capsys))
     (group,) = said["layers"]

@@ -186,6 +186,23 @@ def test_error_of_float32_is_what_float32_does(name):
     assert f"off by up to {largest:.4g} radians near position {length:,}" in text(config)
 
 
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"head_dim": 2}, "are rotated, as 1 pair: dim"),
+        ({"head_dim": 2, "rope_scaling": {**LLAMA3, "factor": 8.0}},
+         "Here 1 pair keeps its frequency, 0 are blended and 0 are slowed by 1."),
+        ({"head_dim": 4, "rope_scaling": {**LLAMA3, "factor": 8.0}}, "1 is slowed by 8."),
+    ],
+)  # fmt: skip
+def test_one_pair_is_not_several(config, said):
+    assert said in text({"rope_theta": 1e8, **config})
+
+
+def test_the_exactness_of_angles_has_its_limit():
+    assert "In posenc_native angles are exact to float32 up to position 2^38." in text(LLAMA)
+
+
 def test_short_models_hear_nothing_of_float32():
     assert "float32" not in text({"model_type": "llama", **sizes(512, 8, 1e4, 128)})
 

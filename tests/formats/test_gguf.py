@@ -380,6 +380,94 @@ def test_words_for_a_base_that_is_not_there(write):
     assert said == ["10,000 (not in the file; llama.cpp defaults to 10,000)"]
 
 
+HF = of("llama-3.1")
+
+
+@pytest.mark.parametrize(
+    ("changes", "factors", "said"),
+    [
+        # Factors of the base 500,000 on a base that is lost: only the base is wrong.
+        ({"rope.freq_base": 1e4}, llama3(8.0),
+         {"base": ("500,000 (rope_theta)", "10,000 (llama.rope.freq_base)")}),
+        ({"rope.freq_base": None}, llama3(8.0),
+         {"base": ("500,000 (rope_theta)",
+                   "10,000 (not in the file; llama.cpp defaults to 10,000)")}),
+        ({"rope.freq_base": 1e4}, WAVES,
+         {"base": ("500,000 (rope_theta)", "10,000 (llama.rope.freq_base)"), "inv_freq": None}),
+        ({}, WAVES, {"inv_freq": None}),
+        ({"rope.freq_base": 1e4, "rope.scaling.factor": 4.0}, llama3(8.0),
+         {"base": ("500,000 (rope_theta)", "10,000 (llama.rope.freq_base)"), "inv_freq": None}),
+        ({}, llama3(4.0), {"scaling": ("llama3, factor 8 (rope_scaling)",
+                                       "llama3, factor 4 (rope_freqs.weight)")}),
+        ({}, None, {"scaling": ("llama3, factor 8 (rope_scaling)",
+                                "none (no llama.rope.scaling.type and no rope_freqs.weight)")}),
+        ({"rope.scaling.type": "none"}, None,
+         {"scaling": ("llama3, factor 8 (rope_scaling)", "none (llama.rope.scaling.type)")}),
+        ({"rope.scale_linear": 4.0}, None,
+         {"scaling": ("llama3, factor 8 (rope_scaling)",
+                      "linear, factor 4 (llama.rope.scale_linear)")}),
+    ],
+)  # fmt: skip
+def test_the_wrong_key_or_tensor_is_named(write, changes, factors, said):
+    """By the names that the file has, base and factors apart."""
+    given, _ = converted(HF, "llama")
+    tensors = {} if factors is None else {"rope_freqs": factors}
+    found = pn.compare(HF, write("llama", {**given, **changes}, tensors), permuted=True)
+    assert fields(found) == {*said}, str(found)
+    for difference in found.differences:
+        assert said[difference.field] in (None, difference.words)
+
+
+def test_factors_that_no_scaling_gives_are_shown_with_their_base(write):
+    path = write("llama", {**SIZES, "rope.freq_base": 2e4}, {"rope_freqs": [1.0] * 32 + [8.0] * 32})
+    found = pn.explain(path)
+    assert "(base 20,000)" in found.text(10**4)
+    said = "Every frequency is divided by its own factor, 1 to 8 (rope_freqs.weight)."
+    assert found.layers[0].facts[-1] == said
+    rotary = found.to_dict()["layers"][0]["rotary"]
+    assert rotary["base"] == found.layers[0].base == 2e4
+    np.testing.assert_allclose(rotary["factors"], [1.0] * 32 + [8.0] * 32, rtol=1e-12)
+    path = write("llama", {**SIZES, "rope.scaling.factor": 4.0}, {"rope_freqs": [1.0, 8.0] * 32})
+    said = "by its own factor, 4 to 32 (rope_freqs.weight and llama.rope.scaling.factor)."
+    assert pn.explain(path).layers[0].facts[-1].endswith(said)
+    # A pair that does not turn has no factor in JSON, and one of a known scaling has none.
+    path = write("llama", SIZES, {"rope_freqs": [1.0] * 8 + [1e30] * 56})
+    assert pn.explain(path).to_dict()["layers"][0]["rotary"]["factors"] == [1.0] * 8 + [None] * 56
+    path = write("llama", {**SIZES, "rope.freq_base": 5e5}, {"rope_freqs": llama3(8.0)})
+    assert pn.explain(path).to_dict()["layers"][0]["rotary"]["factors"] is None
+
+
+@pytest.mark.parametrize(
+    ("arch", "given", "factors", "said"),
+    [
+        ("qwen2", {}, {"rope_freqs": WAVES},
+         "but llama.cpp does not read it for qwen2: its factors have no effect."),
+        ("phi3", PHI, {"rope_freqs": WAVES, **LONG}, "The tensor rope_freqs.weight is in the file"),
+        ("deci", {}, {"rope_factors_long": WAVES}, "with these settings"),
+        ("llama", {}, {"rope_freqs": WAVES}, None),
+    ],
+)  # fmt: skip
+def test_factors_that_llama_cpp_does_not_read_are_a_remark(write, arch, given, factors, said):
+    path = write(arch, {**SIZES, **given}, factors)
+    remarks = [each for each in pn.explain(path).warnings if "is in the file" in each]
+    assert len(remarks) == (said is not None)
+    assert all(said in each for each in remarks)
+    assert not remarks or f"{path}: {remarks[0]}" in pn.compare(path, path).notes
+
+
+def test_weights_of_gguf_files_are_not_asked_for(write, tmp_path):
+    """Neither by the text of a permutation, nor with a message about a header of safetensors."""
+    pytest.importorskip("safetensors")
+    given, factors = converted(HF, "llama")
+    path = write("llama", given, factors)
+    (difference,) = pn.compare(HF, path).differences
+    assert difference.expected
+    assert "(permuted=True); weights in the GGUF file cannot be checked." in difference.comment
+    with pytest.raises(ValueError, match="got a GGUF file; its weights cannot be read") as caught:
+        pn.compare(HF, path, weights=[None, path])
+    assert "--permuted" in fault_of(caught.value).hint
+
+
 @pytest.mark.parametrize(("fast", "said"), [(32.0, False), (1.0, True)])
 def test_bounds_that_llama_cpp_takes_anyway_are_no_remark(write, fast, said):
     given = {**SIZES, **yarn(4.0, yarn_beta_fast=fast, yarn_beta_slow=1.0)}

@@ -70,6 +70,14 @@ def test_a_stretch_with_the_name_of_a_scaling_by_length_is_written() -> None:
     assert not pn.compare(model, read_again("gguf", {**written.entries, **size}), permuted=True)
 
 
+def test_frequencies_without_a_base_are_no_parameters_of_a_configuration() -> None:
+    """{"rope_type": "default"} without a base would be read with 10,000."""
+    model = read(pn.Rotary(8, inv_freq=[1.0, 0.5, 0.2, 0.03]), "read")
+    written = write(model, "hf")
+    assert written.entries == {"head_dim": 8}
+    assert written.lost == ["Frequencies that no base and scaling give."]
+
+
 def test_a_factor_that_follows_from_lengths_is_written() -> None:
     lengths = {"max_position_embeddings": 8192, "original_max_position_embeddings": 4096}
     model = read(pn.Rotary(64, scaling={"rope_type": "yarn", **lengths}), "read")

@@ -165,7 +165,7 @@ def test_a_path_is_read(tmp_path):
         (ValueError, "'rope_theta'", {"head_dim": 64, "rope_theta": -1}),
         (TypeError, "'rope_theta'", {"head_dim": 64, "rope_theta": "10000"}),
         (TypeError, "'rope_scaling'", {"head_dim": 64, "rope_scaling": "linear"}),
-        (ValueError, "'rope_type'.*axial", {"head_dim": 64, "rope_scaling": {"type": "axial"}}),
+        (ValueError, "'type'.*axial", {"head_dim": 64, "rope_scaling": {"type": "axial"}}),
         (ValueError, "'partial_", {"head_dim": 64, "rope_theta": 1, "partial_rotary_factor": 2.0}),
         (ValueError, "'head_dim'.*2 dims", {"head_dim": 1, "rope_theta": 1}),
         (ValueError, "'mrope_", {"head_dim": 64, "rope_scaling": {"mrope_section": [8, 8, 8]}}),
@@ -177,6 +177,66 @@ def test_a_path_is_read(tmp_path):
 def test_bad_configurations(error, match, config):
     with pytest.raises(error, match=match):
         rotary_arguments(config)
+
+
+@pytest.mark.parametrize(
+    ("place", "rest", "config"),
+    [
+        ("['rope_scaling']['rope_type']", "got lama3; did you mean 'llama3'?",
+         {"rope_scaling": {"rope_type": "lama3", "factor": 8.0}}),
+        ("['rope_scaling']['type']", "got linea; did you mean 'linear'?",
+         {"rope_scaling": {"type": "linea"}}),
+        ("['rope_scaling']['factor']", "got str",
+         {"rope_scaling": {"type": "yarn", "factor": "8"}}),
+        ("['rope_parameters']['rope_theta']", "got -1.0",
+         {"rope_parameters": {"rope_theta": -1.0}}),
+        ("['rope_parameters']['full_attention']['rope_type']", "did you mean 'yarn'?",
+         {"rope_parameters": {"full_attention": {"rope_type": "yarm", "rope_theta": 1e4}}}),
+        ("['rope_parameters']['full_attention']['factor']", "got list",
+         {"rope_parameters": {"full_attention": {"rope_type": "yarn", "factor": [1]}}}),
+        ("['per_layer_config']['1']['head_dim']", "got str '8'",
+         {"per_layer_config": {"1": {"head_dim": "8"}}}),
+    ],
+)  # fmt: skip
+def test_an_error_names_the_place_of_a_parameter(place, rest, config):
+    """Not config['factor'], which the file does not have."""
+    with pytest.raises((ValueError, TypeError)) as caught:
+        rotary_arguments({"head_dim": 64, "rope_theta": 1e4, **config})
+    assert str(caught.value).startswith(f"Rotary.from_config: config{place}: expected ")
+    assert rest in str(caught.value)
+
+
+def test_a_head_that_no_entry_gives_is_not_named():
+    """The width of a head is then that of the model over the number of heads."""
+    entries = {"hidden_size": 512, "num_attention_heads": 7, "rope_theta": 1e4}
+    with pytest.raises(
+        ValueError, match=r"config\['hidden_size'\]: expected an even int"
+    ) as caught:
+        rotary_arguments(entries)
+    said = "hidden_size // num_attention_heads, got 512 // 7 = 73; if a head has another width, add"
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("model.safetensors", b"version https://git-lfs.github.com/spec/v1\n"),
+        ("x", (120).to_bytes(8, "little") + b'{"a":{"dtype":"F32"'.ljust(120)),
+        ("x", b"PK\x03\x04" + bytes(range(128, 256))),  # torch.save, a zip file
+        ("x", b"\x80\x02\x8a\nl\xfc"),  # and a pickle, before torch 1.6
+    ],
+)
+def test_a_file_of_weights_is_told_from_a_configuration(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    for function in (Rotary.from_config, explain):
+        with pytest.raises(ValueError, match=r"got a file of weights; give its config\.json or"):
+            function(tmp_path / name)
+
+
+def test_a_folder_named_as_weights_is_read(tmp_path):
+    (tmp_path / "model.pt").mkdir()
+    (tmp_path / "model.pt/config.json").write_text(json.dumps({"head_dim": 8, "rope_theta": 1e4}))
+    assert Rotary.from_config(tmp_path / "model.pt").head_dim == 8
 
 
 FUNCTIONS = {"Rotary.from_config": Rotary.from_config, "explain": explain}

@@ -144,7 +144,7 @@ def test_the_largest_take_little_memory(name):
 
 REFUSED = {
     "head_dim": (ValueError, "head_dim", {"head_dim": 2**24, "rope_theta": 1e4}),
-    "head_dim of quotients": (ValueError, "head_dim",
+    "head_dim of quotients": (ValueError, "hidden_size",
                               {"hidden_size": 2**20, "num_attention_heads": 2, "rope_theta": 1e4}),
     "layers": (ValueError, "num_hidden_layers",
                {"head_dim": 64, "rope_theta": 1e4, "num_hidden_layers": 10**10}),

@@ -22,6 +22,7 @@ def test_unknown_rope_type_names_those_known():
     [
         ({"rope_type": "yarm"}, r"got 'yarm'; did you mean 'yarn'\?$"),
         ({"rope_type": "linear", "factr": 2.0}, r"got 'factr'; did you mean 'factor'\?$"),
+        ({"factor": 4.0}, r"got 'factor'; add 'rope_type', such as 'linear'$"),
         ({"rope_type": "linear", "colors": 2.0}, r"got 'colors'$"),
         ({"rope_type": "linear", 3: 2.0}, r"got 3$"),
     ],

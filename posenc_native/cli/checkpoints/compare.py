@@ -7,15 +7,18 @@ import json as json_text
 import shutil
 import sys
 from collections.abc import Iterator
+from typing import Annotated
 
 from posenc_native.base.errors import fault_of
-from posenc_native.cli.kinds import Ints
+from posenc_native.cli.kinds import Ints, Kind
 from posenc_native.cli.parser import CommandError, UsageError
 from posenc_native.cli.terminal import printable, show_text
 from posenc_native.explanations.compare import compare as comparison_of
 from posenc_native.formats.reading import read
 
-from .explain import WIDEST
+from .explain import WIDEST, errors_as_json
+
+Files = Annotated[str, Kind(metavar="FILE,FILE")]
 
 _STATUS = {"alike": 0, "different": 1, "alike if permuted": 3}  # by the verdict
 
@@ -33,7 +36,7 @@ def compare(
     *others: str,
     at: Ints | None = None,
     permuted: bool = False,
-    weights: str | None = None,
+    weights: Files | None = None,
     json: bool = False,
 ) -> int:
     """Say whether checkpoints rotate alike, and where they differ.
@@ -54,7 +57,8 @@ def compare(
     permute the weights of queries and keys to match. If nothing else differs, the
     verdict is that only the expected permutation differs, with a status of its
     own, because the descriptions do not show whether the weights were permuted:
-    say so with --permuted, or check them with --weights.
+    say so with --permuted, or check them with --weights if they are in
+    .safetensors files. Weights in a GGUF file cannot be checked.
 
     Exit status: 0 they rotate alike, 1 they differ, 2 one cannot be read, 3 only
     the expected permutation differs.
@@ -69,7 +73,7 @@ def compare(
             converters do; nothing checks it
         weights: a .safetensors file for each of them, separated by commas in the same order
             (empty for none); says which pairing the weights of queries and keys look like
-        json: print one JSON object, for programs
+        json: print one JSON object, for programs; {"error": "..."} if one cannot be read
 
     Examples:
         $ path/to/model model.gguf --permuted
@@ -79,15 +83,16 @@ def compare(
     """
     sources = (first, second, *others)
     described = []
-    for source in sources:
-        with _reading(source):
-            described.append(read(source, "compare"))
-    files = None if weights is None else [each or None for each in weights.split(",")]
-    if files is not None and len(files) != len(sources):
-        expected = f"{len(sources)} files, one for each checkpoint (empty for none)"
-        raise UsageError(f"--weights: expected {expected}, got {len(files)}")
-    with _reading("--weights"):
-        found = comparison_of(*described, at=at, permuted=permuted, weights=files)
+    with errors_as_json(json):
+        for source in sources:
+            with _reading(source):
+                described.append(read(source, "compare"))
+        files = None if weights is None else [each or None for each in weights.split(",")]
+        if files is not None and len(files) != len(sources):
+            expected = f"{len(sources)} files, one for each checkpoint (empty for none)"
+            raise UsageError(f"--weights: expected {expected}, got {len(files)}")
+        with _reading("--weights"):
+            found = comparison_of(*described, at=at, permuted=permuted, weights=files)
     if json:
         print(json_text.dumps(found.to_dict(), indent=2))
     else:

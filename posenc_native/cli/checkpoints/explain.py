@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json as json_text
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -51,7 +52,7 @@ def explain(
             PATH+{...} adds overrides, as vLLM's --hf-overrides does
         preset: the name of a published model instead of a path (`posenc-native table rotary
             --list-presets` prints them)
-        json: print one JSON object, for programs
+        json: print one JSON object, for programs; {"error": "..."} if it cannot be read
         as_: print the equivalent entries for another engine; what they cannot express is printed
             on stderr, and the exit status is then 1
         permuted: with --as: the weights of queries and keys are permuted to the other engine's
@@ -71,13 +72,14 @@ def explain(
         raise UsageError(f"expected a path or --preset, got {got}")
     if permuted and as_ is None:
         raise UsageError("--permuted: requires --as")
-    if preset is not None and preset not in rotary_presets():
-        like = names_like(preset, rotary_presets(), cutoff=0.4)
-        expected = f"a preset like {', '.join(like)}" if like else "a preset"
-        raise UsageError(f"--preset: expected {expected}, got {preset!r}")
     source = preset if path is None else path
-    with reading_config(Path(source or "")):
-        found = explanation_of(source)
+    with errors_as_json(json):
+        if preset is not None and preset not in rotary_presets():
+            like = names_like(preset, rotary_presets(), cutoff=0.4)
+            expected = f"a preset like {', '.join(like)}" if like else "a preset"
+            raise UsageError(f"--preset: expected {expected}, got {preset!r}")
+        with reading_config(Path(source or "")):
+            found = explanation_of(source)
     if as_ is not None:
         return _in_words_of(found, as_, permuted)
     if json:
@@ -96,6 +98,17 @@ def explain(
         raise CommandError(f"{path}: no layer rotates, so there is nothing to draw")
     show(lambda module: _draw_frequencies_by_layer(module, rotating), plot)
     return 0
+
+
+@contextlib.contextmanager
+def errors_as_json(asked: bool) -> Iterator[None]:
+    """If a program asked for JSON, print the error as an object too; it still ends the command."""
+    try:
+        yield
+    except CommandError as error:
+        if asked:
+            print(json_text.dumps({"error": str(error)}))
+        raise
 
 
 def _in_words_of(found: Explanation, form: str, permuted: bool) -> int:

@@ -33,16 +33,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from posenc_native.formats.description import Description, Unknown
+from posenc_native.formats.description import Description
 from posenc_native.formats.fitting import as_llama3
 from posenc_native.formats.form import Format
-from posenc_native.formats.settings import Settings, check_share, grouped, without_rotation
+from posenc_native.formats.settings import (
+    Layer,
+    Settings,
+    check_share,
+    grouped,
+    without_rotation,
+)
 from posenc_native.models.entries import HEAD_LIMIT, LAYER_LIMIT
 from posenc_native.models.rows import rows
 from posenc_native.spectra.axes import mrope_axis_map
 from posenc_native.spectra.frequencies import rounded_frequencies
 
 from .gguf_files import GGUF
+from .gguf_words import remarks, source_of_scaling, unknown, words
 
 TITLE = "GGUF"
 _MOST_WEIGHT = 1000.0
@@ -86,6 +93,7 @@ def described(
         got = f"{name}, which does not rotate in llama.cpp"
         top.wrong("general.architecture", "an architecture with rotary encoding", got)
     groups = tuple(group for group in groups if group.layer_type != "no attention")
+    unread = {*factors} - model.factors_read
     return Description(
         source=source,
         format=TITLE,
@@ -95,30 +103,18 @@ def described(
         layer_count=model.layer_count,
         length=model.given.length("context_length"),
         nope_layers=without_rotation(groups),
-        words=_words(name),
-        unknown=tuple(model.unknown()),
-        remarks=tuple(model.remarks(parts)),
+        words={
+            **words(name),
+            "scaling": source_of_scaling(model.given, name, model.row, groups),
+            "inv_freq": model.source_of_frequencies,
+        },
+        unknown=tuple(unknown(model.given, model.row)),
+        remarks=tuple(remarks(model.given, name, model.row, unread, parts)),
         latent=model.row.get("latent", False),
         corrects_softmax=any(group.softmax_correction != 1 for group in groups),
         permuted_by="llama.cpp's convert_hf_to_gguf.py" if model.row.get("permuted") else "",
+        safetensors=False,
     )
-
-
-def _words(name: str) -> dict[str, str]:
-    return {
-        "layer_count": f"{name}.block_count",
-        "layer_types": f"{name}.attention.sliding_window_pattern",
-        "nope_layers": "llama.cpp's code",
-        "head_dim": f"{name}.attention.key_length",
-        "rotary_dim": f"{name}.rope.dimension_count",
-        "pairing": f"llama.cpp's code for {name}",
-        "base": f"{name}.rope.freq_base",
-        "scaling": f"{name}.rope.scaling.type",
-        "scale": f"{name}.rope.scaling.attn_factor and YaRN",
-        "softmax_correction": f"{name}.rope.scaling.yarn_log_multiplier",
-        "axis_map": f"{name}.rope.dimension_sections",
-        "inv_freq": "rope_freqs.weight",
-    }
 
 
 class _Model:
@@ -132,6 +128,8 @@ class _Model:
         factors: Mapping[str, npt.NDArray[np.float64]],
     ) -> None:
         self.given, self.row, self.name, self.factors = given, row, name, factors
+        self.factors_read: set[str] = set()
+        self.source_of_frequencies = "rope_freqs.weight"
         blocks = given.layers("block_count")
         extra = given.count("nextn_predict_layers", 0) if given["nextn_predict_layers"] else 0
         if extra >= blocks:
@@ -151,8 +149,8 @@ class _Model:
 
     # Layers
 
-    def layer(self, i: int) -> tuple[str | None, dict[str, Any] | None, float]:
-        """Type, arguments and softmax correction of a layer."""
+    def layer(self, i: int) -> Layer:
+        """Type, arguments, softmax correction and base of a layer."""
         if not self._has_attention(i):
             return "no attention", None, 1.0
         slides = self.sliding[i]
@@ -164,8 +162,7 @@ class _Model:
         if self.row.get("compressed"):
             ratios = self._by_layer("attention.compress_ratios")
             kind = "compressed" if ratios is None or ratios[i] else "uncompressed"
-        arguments, correction = self._rotation(kind)
-        return label, arguments, correction
+        return label, *self._rotation(kind)
 
     def _has_attention(self, i: int) -> bool:
         rule = self.row.get("attention")
@@ -254,7 +251,8 @@ class _Model:
 
     # Rotation
 
-    def _rotation(self, kind: str) -> tuple[dict[str, Any], float]:
+    def _rotation(self, kind: str) -> tuple[dict[str, Any], float, float]:
+        """Arguments, softmax correction and base."""
         row = self.row
         window = row.get("window", {}) if kind == "sliding" else {}
         head_dim = self._head_dim(kind)
@@ -280,7 +278,7 @@ class _Model:
         if factors is not None:
             self._divide(result, factors)
         result["scale"] = scale
-        return result, correction
+        return result, correction, base
 
     def _head_dim(self, kind: str) -> int:
         given = self.given
@@ -435,6 +433,7 @@ class _Model:
         return None
 
     def _checked(self, name: str, pairs: int) -> npt.NDArray[np.float64]:
+        self.factors_read.add(name)
         found = self.factors[name][:pairs]
         if len(found) < pairs:
             self.given.wrong(f"{name}.weight", f"{pairs} factors, one per pair", len(found))
@@ -471,36 +470,10 @@ class _Model:
 
             both, _ = rotary_frequencies(arguments["rotary_dim"], arguments["base"], scaling)
             divided = divided * (both / plain)
+            self.source_of_frequencies = f"rope_freqs.weight and {self.name}.rope.scaling.factor"
         for key in ("base", "rotary_dim", "scaling"):
             del arguments[key]
         arguments["inv_freq"] = divided.tolist()
-
-    # Words
-
-    def unknown(self) -> list[Unknown]:
-        """The missing keys for which llama.cpp has a default."""
-        found = []
-        if "rope.freq_base" not in self.given and "fixed_base" not in self.row:
-            found.append(Unknown("base", "llama.cpp defaults to 10,000"))
-        return found
-
-    def remarks(self, parts: int) -> list[str]:
-        """Remarks about this file."""
-        said = []
-        ignored = [
-            key
-            for key, taken in (("yarn_beta_fast", 32), ("yarn_beta_slow", 1))
-            if self.given[f"rope.scaling.{key}"] not in (None, taken)
-            and not self.row.get("reads_betas")
-        ]
-        if ignored:
-            names = " and ".join(ignored)
-            said.append(
-                f"llama.cpp does not read {names} for {self.name}: it always uses 32 and 1."
-            )
-        if parts > 1:
-            said.append(f"The first of {parts} files: tensors in the others were not read.")
-        return said
 
 
 def yarn_magnitude(name: str, factor: float, weight: float) -> float:

@@ -110,6 +110,7 @@ def read_onnx(path: Path, source: str, function: str) -> Description:
         words=_WORDS,
         unknown=tuple(unknown),
         error=reader.error,
+        safetensors=False,
     )
 
 

@@ -1,0 +1,77 @@
+"""The names of a GGUF file's fields, the values that it leaves out, and remarks about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from posenc_native.formats.description import Unknown
+from posenc_native.formats.settings import Settings
+from posenc_native.models.config import LayerGroup
+
+
+def words(name: str) -> dict[str, str]:
+    """The keys of an architecture, by the fields of a description."""
+    return {
+        "layer_count": f"{name}.block_count",
+        "layer_types": f"{name}.attention.sliding_window_pattern",
+        "nope_layers": "llama.cpp's code",
+        "head_dim": f"{name}.attention.key_length",
+        "rotary_dim": f"{name}.rope.dimension_count",
+        "pairing": f"llama.cpp's code for {name}",
+        "base": f"{name}.rope.freq_base",
+        "scale": f"{name}.rope.scaling.attn_factor and YaRN",
+        "softmax_correction": f"{name}.rope.scaling.yarn_log_multiplier",
+        "axis_map": f"{name}.rope.dimension_sections",
+    }
+
+
+def source_of_scaling(
+    given: Settings, name: str, row: Mapping[str, Any], groups: Iterable[LayerGroup]
+) -> str:
+    """The key or tensors that the scaling comes from, or those that the file does not have."""
+    scalings = [(group.arguments or {}).get("scaling") or {} for group in groups]
+    types = {scaling.get("rope_type") for scaling in scalings}
+    if "llama3" in types:
+        return "rope_freqs.weight"
+    if "longrope" in types:
+        return "rope_factors_short.weight and rope_factors_long.weight"
+    key = f"{name}.rope.scaling.type"
+    if "rope.scaling.type" in given:
+        return key
+    if "linear" in types:
+        factor = "scaling.factor" if "rope.scaling.factor" in given else "scale_linear"
+        return f"{name}.rope.{factor}"
+    return f"no {key}" + (" and no rope_freqs.weight" if "rope_freqs" in row else "")
+
+
+def unknown(given: Settings, row: Mapping[str, Any]) -> list[Unknown]:
+    """The missing keys for which llama.cpp has a default."""
+    if "rope.freq_base" not in given and "fixed_base" not in row:
+        return [Unknown("base", "llama.cpp defaults to 10,000")]
+    return []
+
+
+def remarks(
+    given: Settings, name: str, row: Mapping[str, Any], unread: Iterable[str], parts: int
+) -> list[str]:
+    """Remarks about a file; `unread` are its tensors of factors that have no effect."""
+    said = []
+    ignored = [
+        key
+        for key, taken in (("yarn_beta_fast", 32), ("yarn_beta_slow", 1))
+        if given[f"rope.scaling.{key}"] not in (None, taken) and not row.get("reads_betas")
+    ]
+    if ignored:
+        names = " and ".join(ignored)
+        said.append(f"llama.cpp does not read {names} for {name}: it always uses 32 and 1.")
+    for tensor in sorted(unread):
+        rule = "rope_freqs" if tensor == "rope_freqs" else "long_factors"
+        when = f"for {name}" if rule not in row else "with these settings"
+        said.append(
+            f"The tensor {tensor}.weight is in the file, but llama.cpp does not read it {when}: "
+            "its factors have no effect."
+        )
+    if parts > 1:
+        said.append(f"The first of {parts} files: tensors in the others were not read.")
+    return said
