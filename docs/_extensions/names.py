@@ -125,7 +125,7 @@ def _mark_arguments(
     """
     own = _arguments(thing)
     if what == "class":
-        own |= set(vars(thing))
+        own |= set(dir(thing))
     if what == "method":
         owner = thing.__qualname__.partition(".")[0]
         own |= _arguments(getattr(inspect.getmodule(thing), owner))
