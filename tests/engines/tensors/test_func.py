@@ -392,6 +392,18 @@ AXES = torch.tensor([[0, 1, 1, 0], [0, 0, 1, 1]])
 
 
 @torch_cases.needs_operators
+def test_vmap_over_the_offset_of_queries(device):
+    """Its values are not known: entries that the offset 0 would not find are no error."""
+    diagonals = random((3, 12), torch.float32, device)
+    offsets = torch.tensor([1, 4, 6], device=device)
+
+    def bias(at):
+        return pn.toeplitz_bias(diagonals, q_offset=at, origin=10, q_len=4, k_len=3)
+
+    expected = torch.stack([bias(int(at)) for at in offsets])
+    assert torch.equal(torch.func.vmap(bias)(offsets), expected)
+
+
 @pytest.mark.parametrize(
     ("call", "inputs"),
     [

@@ -102,9 +102,11 @@ def _entries(
     for axis, (queries, keys, count) in enumerate(zip(q_len, k_len, counts, strict=True)):
         first = queries - 1 if start is None else start[axis]
         low, high = (first, first)
+        known = q_offset is None
         if q_offset is not None and concrete(q_offset) and q_offset.numel():
             low, high = first - int(q_offset.max()), first - int(q_offset.min())
-        if queries and keys and not (queries - 1 <= low and high <= count - keys):
+            known = True
+        if known and queries and keys and not (queries - 1 <= low and high <= count - keys):
             wrong_value(
                 function, "diagonals",
                 f"entries for all distances, at least {queries + keys - 1}",
