@@ -4,6 +4,7 @@
 #include "cuda/launch.cuh"
 #include "cuda/selective.cuh"
 #include "cuda/selective_launch.cuh"
+#include "cuda/selective_scan.cuh"
 
 namespace posenc::cuda {
 namespace {

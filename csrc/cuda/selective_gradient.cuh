@@ -3,7 +3,7 @@
 //   of x (ga, gb)     x (a, b)     of an angle  gb a - ga b, summed over the heads that share it
 //   of a step         the sum of those of its token and of all tokens after it in the row
 //
-//   1., 2.  totals and scan of the phases, as forwards (selective.cuh)
+//   1., 2.  totals and scan of the phases, as forwards (selective_scan.cuh)
 //   3. back    the gradients of out are turned back and written; beside them x is read, and the
 //              gradients of angles are kept, and their sum over the segment
 //   4. carry   what the segments after each one of a row sum up to, in float64

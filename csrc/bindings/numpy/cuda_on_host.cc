@@ -14,7 +14,7 @@
 #include "core/rotary.h"
 #include "cpu/run.h"
 #include "cuda/on_host/blocks.h"
-#include "cuda/selective.cuh"
+#include "cuda/selective_steps.cuh"
 
 namespace posenc::numpy {
 namespace {

@@ -3,9 +3,11 @@
 
 #include "core/phases.h"
 
+#include <algorithm>
+
 #include "core/visit_type.h"
 #include "cpu/kernels.h"
-#include "cuda/selective.cuh"
+#include "cuda/packet.cuh"
 
 namespace posenc::cpu {
 namespace {

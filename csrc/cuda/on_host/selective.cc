@@ -6,6 +6,7 @@
 #include "cpu/selective.h"
 #include "cuda/on_host/blocks.h"
 #include "cuda/selective_gradient.cuh"
+#include "cuda/selective_scan.cuh"
 
 namespace posenc::cuda::on_host {
 namespace {
