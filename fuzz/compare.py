@@ -14,7 +14,7 @@ import numpy as np
 
 import posenc_native as pn
 from posenc_native.base.views import rotary_view
-from posenc_native.engines.reference import phases
+from posenc_native.engines.plain import phases
 
 from .bound import from_first
 from .cases import Case, Described

@@ -1,4 +1,4 @@
-"""What runs a case: the native module, CUDA on the host, operators of torch, compositions.
+"""What runs a case: the native module, CUDA on the host, operators of torch, plain operations.
 
 All are reached through the public functions; `backend.use` says what computes.
 """
@@ -6,19 +6,25 @@ All are reached through the public functions; `backend.use` says what computes.
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 import posenc_native as pn
-from posenc_native.engines import backend, reference
+from posenc_native.engines import backend
+from posenc_native.engines.plain import arrays as reference
 
 from .bound import bound_steps
 from .cases import Case, Described, Dtype, Listed
 from .memory import Arena, Operand, dtype_of
+
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "shared"))
+from rotary_gradients import rotary_backward
 
 try:
     import torch
@@ -52,7 +58,7 @@ FUSED = [target for target in TARGETS if target not in ("SSE2", "SSSE3", "SSE4")
 class Engine:
     """A way to run a case."""
 
-    kind: str  # native, cuda, reference; of tensors: small, operator, composition
+    kind: str  # native, cuda, reference; of tensors: small, operator, plain
     target: str = ""
     threads: int = 1
     streaming: bool = False
@@ -60,7 +66,7 @@ class Engine:
     @property
     def of_tensors(self) -> bool:
         """Whether operands are tensors."""
-        return self.kind in ("small", "operator", "composition")
+        return self.kind in ("small", "operator", "plain")
 
     @property
     def fused(self) -> bool:
@@ -139,7 +145,8 @@ def function_of(case: Case) -> Callable[..., Any]:
 
 def _rotary_backward(grads: Any, inputs: Any, of_positions: bool, **options: Any) -> Any:
     rotation = [options.get(name, default) for name, default in ROTATION]
-    turned, *sums = backend.implementation.rotary_backward(grads, inputs, *rotation, of_positions)
+    backward = getattr(backend.implementation, "rotary_backward", rotary_backward)
+    turned, *sums = backward(grads, inputs, *rotation, of_positions)
     return (*turned, *(s for s in sums if s is not None))
 
 

@@ -69,7 +69,7 @@ def plan_of(case: Case, choices: Choices) -> list[Engine]:
     if CUDA is not None and choices.chance(40):
         engines.append(Engine("operator"))
     if choices.chance(5):
-        engines.append(Engine("composition"))
+        engines.append(Engine("plain"))
     return engines
 
 
@@ -139,7 +139,7 @@ class Trial:
             return
         if not outcome.same_objects:
             yield "returned another object than the one it was to write to"
-        if engine.kind == "composition":
+        if engine.kind == "plain":
             return
         if first is not None and len(first[1].results) != len(outcome.results):
             yield f"{len(outcome.results)} results, not {len(first[1].results)}"

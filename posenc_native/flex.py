@@ -39,7 +39,7 @@ from .base.arguments import (
     wrong_type,
     wrong_value,
 )
-from .engines.tensors.composed.phases import concrete
+from .engines.plain.numbers import readable
 from .relative.entries import Lengths, first_entry, given_or_default, index_and_entry, lengths_of
 
 __all__ = ["gather_score_mod", "toeplitz_score_mod"]
@@ -231,7 +231,7 @@ def _positions(
     given = _integers(function, argument, value, device)
     if given.ndim != 1:
         wrong_value(function, argument, "one axis", f"shape {list(given.shape)}")
-    if given.numel() and concrete(given):
+    if given.numel() and readable(given):
         low, high = int(given.min()), int(given.max())
         if low < 0 or high >= size:
             wrong_value(function, argument, f"positions 0 .. {size - 1}", f"{low} .. {high}")
@@ -262,7 +262,7 @@ def _check_windows(
     if not queries or not keys:
         return
     low = high = first
-    if offsets is not None and offsets.numel() and concrete(offsets):
+    if offsets is not None and offsets.numel() and readable(offsets):
         low, high = first - int(offsets.max()), first - int(offsets.min())
     if not (queries - 1 <= low and high <= entries - keys):
         wrong_value(

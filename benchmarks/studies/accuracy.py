@@ -23,7 +23,7 @@ from benchmarks.peers import tables as table_peers
 from benchmarks.peers.contestants import BASE, HEAD_DIM, Options
 from benchmarks.peers.rotation import Rotation
 from benchmarks.peers.runtimes import import_jax
-from posenc_native.engines import reference
+from posenc_native.engines.plain import arrays as reference
 
 POSITIONS = (4096, 131072, 1 << 20, 1 << 24)
 ROTARY, SINUSOIDAL = "rotary base 5e5", "sinusoidal base 1e4"
@@ -244,7 +244,7 @@ def _exact(quantity: str, window: np.ndarray) -> Sequence[Any]:
 
 
 def accuracy(positions: Sequence[int] = POSITIONS) -> list[Accuracy]:
-    """Errors against engines.reference in float64, over the positions that end at each given.
+    """Errors against engines.plain in float64, over the positions that end at each given.
 
     Rotary tables with head_dim 128 and base 5e5, sinusoidal tables with 128 columns and base 1e4.
     Every peer gets what it is made for: integers of these positions, and its own way to angles.

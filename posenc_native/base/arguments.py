@@ -1,9 +1,8 @@
 """Checks of arguments that need only numbers, names and shapes.
 
-Nothing here touches the elements of an array. The NumPy reference and the composition of torch
-operations therefore share these checks and raise the same errors: "<function>: <argument>: expected
-<this>, got <that>". A wrong value, shape or name is a ValueError; a wrong type or dtype is a
-TypeError.
+Nothing here touches the elements of an array. Calls on arrays and on tensors therefore share these
+checks and raise the same errors: "<function>: <argument>: expected <this>, got <that>". A wrong
+value, shape or name is a ValueError; a wrong type or dtype is a TypeError.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from posenc_native.base import arguments
 from posenc_native.base.arguments import is_tensor, is_torch_dtype, wrong_type, wrong_value
 
 from . import late
+from .plain.numbers import readable
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
@@ -189,7 +190,7 @@ class Arrays:
         """Whether elements can be read without a wait: not on a GPU, not under tracing."""
         if not self.is_torch:
             return True
-        from .tensors.following import tracing
+        from .following import tracing
 
         return self.device is None or (self.device.type == "cpu" and not tracing())
 
@@ -197,9 +198,7 @@ class Arrays:
         """The values as an array if they can be read without a wait, otherwise None."""
         if not self.is_torch:
             return np.asarray(values)
-        from .tensors.composed.phases import concrete
-
-        seen: npt.NDArray[Any] | None = values.detach().numpy() if concrete(values) else None
+        seen: npt.NDArray[Any] | None = values.detach().numpy() if readable(values) else None
         return seen
 
     def through(self, values: Any, rounding: str | None) -> Any:

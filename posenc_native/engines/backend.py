@@ -68,7 +68,7 @@ def set_backend(name: str) -> None:
     if name not in ("native", "reference"):
         raise ValueError(f"set_backend: name: expected 'native' or 'reference', got {name!r}")
     if name == "reference":
-        use(importlib.import_module(".reference", __package__))
+        use(importlib.import_module(".plain.arrays", __package__))
     elif native is not None:
         use(native)
     else:

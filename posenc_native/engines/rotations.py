@@ -1,8 +1,8 @@
 """The general path of the rotary functions: calls that the fast path (`door`) did not take.
 
     function ──► door (csrc/bindings/numpy/door.h)      plain arrays, small plain tensors
-      └────► run: a Rotary ──► q or k alone ──► pairs ─┬─► arrays ──► native | reference
-                                                       └─► tensors ──► operators | composed | parts
+      └────► run: a Rotary ──► q or k alone ──► pairs ─┬─► arrays ──► native | plain
+                                                       └─► tensors ──► operators | plain | parts
 
 Every function comes here with the same `Call`: inputs, the record of the rotation as the caller
 wrote it, perhaps a norm and a cache. The options of a `Rotary`, defaults, pairs of options and

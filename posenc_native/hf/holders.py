@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as every_module
 
-from posenc_native.engines.tensors.following import transformed
+from posenc_native.engines.following import transformed
 
 from .instances import definition
 from .signatures import RotaryArguments

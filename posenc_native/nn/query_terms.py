@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from posenc_native.base import arguments
-from posenc_native.engines.tensors.following import tracing
+from posenc_native.engines.following import tracing
 from posenc_native.engines.tensors.sharded.taken_apart import beside, taken_apart
 from posenc_native.relative.bias import add_toeplitz_bias
 from posenc_native.relative.columns import clipped_index

@@ -279,7 +279,7 @@ def _check_places(function: str, q: Any, k: Any, layout: str) -> None:
     """ValueError unless both can be written in place; both are checked before either is written."""
     tensors = arguments.is_tensor(q)
     if tensors:
-        from posenc_native.engines.tensors.following import is_leaf_for_gradient, tracing
+        from posenc_native.engines.following import is_leaf_for_gradient, tracing
         from posenc_native.engines.tensors.results import overlap as _overlap
 
         if tracing():

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from posenc_native.base.arguments import wrong_type, wrong_value
-from posenc_native.engines.tensors.composed.phases import moving
-from posenc_native.engines.tensors.following import needs_grad, transformed
+from posenc_native.engines.following import needs_grad, transformed
+from posenc_native.engines.plain.phases import moving
 
 from . import operators
 from .angles import FUNCTION, Angles, Selective, turned

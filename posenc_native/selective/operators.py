@@ -16,7 +16,7 @@ from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_value
 from posenc_native.base.errors import blame, fault_of
 from posenc_native.base.pairs import missing_one, outputs
-from posenc_native.engines.tensors.following import needs_grad, transformed
+from posenc_native.engines.following import needs_grad, transformed
 from posenc_native.engines.tensors.inputs import of_schema
 from posenc_native.engines.tensors.library import call, operators_take, ops
 from posenc_native.engines.tensors.results import check_output, overlap, written

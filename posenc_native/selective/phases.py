@@ -24,6 +24,7 @@ from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
 from posenc_native.engines import backend
 from posenc_native.engines.arrays import Arrays
+from posenc_native.engines.plain.numbers import readable
 from posenc_native.positions.orders import check_order
 from posenc_native.rotary.by_tables import rotary_tables
 from posenc_native.spectra.frequencies import EXACT, TWO_PI
@@ -102,11 +103,8 @@ def turns_of(arrays: Arrays, steps: Any) -> Any:
 
 def check_steps(arrays: Arrays, steps: Any) -> bool:
     """Whether steps can be read; if so, ValueError for steps that are not valid angles."""
-    if arrays.is_torch:
-        from posenc_native.engines.tensors.composed.phases import concrete
-
-        if not concrete(steps):
-            return False
+    if not readable(steps):
+        return False
     elements = steps.detach() if arrays.is_torch else steps
     # Compared as a Python number: 16-bit formats may lack 2^31. The maximum with a NaN is NaN.
     if 0 not in elements.shape and not float(abs(elements).max()) <= LARGEST:

@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 
 from posenc_native.base.pairs import missing_one, outputs
 from posenc_native.engines.arrays import Arrays
-from posenc_native.engines.tensors.following import needs_grad
+from posenc_native.engines.following import needs_grad
 from posenc_native.engines.tensors.results import no_output_for_gradient
 from posenc_native.engines.tensors.sharded.cut import Cut, Names, mesh_of, overwritten, whole
 from posenc_native.engines.tensors.sharded.rotary import cut_of, overwrite

@@ -262,9 +262,9 @@ def shift_matrix(
     if not abs(arguments.finite_number(function, "offset", offset)) < 2.0**63:
         arguments.wrong_value(function, "offset", "a magnitude below 2^63", offset)
     point = np.asarray(offset)
-    from posenc_native.engines import reference
+    from posenc_native.engines.plain import arrays
 
-    row = reference.sinusoidal(point, dim, base, layout, shift, scale, np.float64, None)
+    row = arrays.sinusoidal(point, dim, base, layout, shift, scale, np.float64, None)
     pairs = (
         np.arange(dim).reshape(-1, 2)
         if layout == "interleaved"

@@ -20,8 +20,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from torch.distributed.tensor.debug import CommDebugMode  # noqa: E402
 
 import posenc_native as pn  # noqa: E402
-from posenc_native.engines.tensors.composed import phases  # noqa: E402
-from posenc_native.selective import operators  # noqa: E402
+from posenc_native.engines import arrays  # noqa: E402
+from posenc_native.selective import operators, phases  # noqa: E402
 
 B, H, K, S, P = 2, 4, 2, 24, 4
 ORDERS = ["contiguous", "zigzag", "striped", "head_tail"]
@@ -177,7 +177,8 @@ def unseen() -> list[Any]:
     q, _, steps = inputs(1, 8)[:3]
     steps[0, 2, 1, 2] = float("nan")
     cut = [distribute_tensor(x, mesh(), [Shard(1)]) for x in (q, steps)]
-    with mock.patch.object(phases, "concrete", return_value=False), \
+    with mock.patch.object(phases, "readable", return_value=False), \
+            mock.patch.object(arrays, "readable", return_value=False), \
             mock.patch.object(operators, "_takes", return_value=False):  # fmt: skip
         rotated = pn.selective_rotary_qk(cut[0], None, cut[1])[0]
     return rotated.full_tensor().isnan().any(-1)[0].tolist()  # type: ignore[no-any-return]

@@ -11,7 +11,7 @@ import pytest
 from model_configurations import LLAMA3, LONGROPE, ORACLE, SIZES, YARN
 
 from posenc_native import Rotary
-from posenc_native.engines import reference
+from posenc_native.engines.plain import arrays as reference
 from posenc_native.models.config import rotary_arguments
 from posenc_native.spectra.scaling import rotary_frequencies
 

@@ -63,7 +63,7 @@ def test_what_is_not_called_is_not_loaded(fresh):
     assert "posenc_native.rotary.apply" in fresh["called"]
     # The reference, configurations of models, what draws, speaks torch, is for the command line.
     for name in (
-        "engines.reference",
+        "engines.plain.arrays",
         "models",
         "sinusoids",
         "engines.tensors",

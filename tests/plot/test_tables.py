@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import posenc_native as pn
-from posenc_native.engines import reference
+from posenc_native.engines.plain import arrays as reference
 
 pytest.importorskip("matplotlib", reason="pictures need matplotlib, which is not installed")
 

@@ -86,7 +86,7 @@ def test_append(way: str, backend: str) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
-    "how", ["operators", "composed", pytest.param("compiled", marks=pytest.mark.slow)]
+    "how", ["operators", "plain", pytest.param("compiled", marks=pytest.mark.slow)]
 )
 def test_tensors(way: str, how: str) -> None:
     torch = pytest.importorskip("torch")
@@ -103,14 +103,14 @@ def test_tensors(way: str, how: str) -> None:
     if how == "compiled":
         torch.compiler.reset()
         call = torch.compile(norm, fullgraph=True)
-    if how == "composed":
-        with torch_cases.composed():
+    if how == "plain":
+        with torch_cases.plain_operations():
             alone = norm(way, q, None, of)[0], norm(way, None, k, of)[1]
     else:
         alone = call(way, q, None, of)[0], call(way, None, k, of)[1]
     for ours, theirs, grad, x in zip(alone, expected, grads, (q, k), strict=True):
         # The composition adds squares in torch's order.
-        bound = 1e-5 if how == "composed" else 0
+        bound = 1e-5 if how == "plain" else 0
         np.testing.assert_allclose(ours.detach().numpy(), theirs, rtol=0, atol=bound)
         (own,) = torch.autograd.grad(ours.sum(), x)
         torch.testing.assert_close(own, grad, rtol=0, atol=bound)

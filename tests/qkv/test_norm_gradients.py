@@ -12,7 +12,8 @@ import torch_cases  # noqa: E402
 from norms import CASES  # noqa: E402
 
 import posenc_native as pn  # noqa: E402
-from posenc_native.engines.tensors.composed import norm_rotary as composed  # noqa: E402
+from posenc_native.engines.plain import norm_rotary as plain  # noqa: E402
+from posenc_native.engines.tensors.turns import frequency_turns  # noqa: E402
 
 pytestmark = torch_cases.needs_operators
 
@@ -221,7 +222,7 @@ def test_the_composition_is_what_other_devices_run():
     assert meta[0].shape == q.shape
     norm = pn.base.norms.Norm(w, None)
     rotation = pn.base.rotation.Rotation(None, inv_freq, "bshd")
-    results = composed.norm_rotary("f", q, k, rotation, False, norm)
+    results = plain.norm_rotary("f", q, k, rotation, False, norm, frequency_turns)
     for one, value in zip(
         results, pn.norm_rotary_qk(q, k, None, inv_freq, q_weight=w, layout="bshd"), strict=True
     ):

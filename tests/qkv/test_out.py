@@ -114,11 +114,11 @@ def test_on_every_target(name: str, target: str) -> None:
         same((given.keys, given.values), (plain.keys, plain.values))
 
 
-@pytest.mark.parametrize("way", ["small", "operators", "composed", COMPILED])
+@pytest.mark.parametrize("way", ["small", "operators", "plain", COMPILED])
 @pytest.mark.parametrize("name", BOTH)
 def test_tensors(name: str, way: str) -> None:
     torch = pytest.importorskip("torch")
-    from torch_cases import composed
+    from torch_cases import plain_operations
 
     repeat = 1000 if way == "operators" else 1  # small calls go to the native module
     plain, given = (Inputs(tensors(torch), repeat) for _ in range(2))
@@ -128,9 +128,9 @@ def test_tensors(name: str, way: str) -> None:
     if way == "compiled":
         torch.compiler.reset()
         call = torch.compile(call, fullgraph=True)
-    if way == "composed":
+    if way == "plain":
         plain = Inputs(tensors(torch))
-        with composed():
+        with plain_operations():
             expected = call(plain)
             results = call(given, out=(given.q_out, given.k_out))
     else:

@@ -22,8 +22,8 @@ from relative_numbers import assert_sums, loop_columns, numbers, over_all_thread
 from targets import NEEDS_NATIVE, written_past_the_cache
 
 import posenc_native as pn
-from posenc_native.engines import reference
-from posenc_native.engines.reference import checks
+from posenc_native.engines.plain import arrays as reference
+from posenc_native.engines.plain.numbers import round_once
 
 pytestmark = [NEEDS_NATIVE]
 
@@ -94,7 +94,7 @@ def test_bias_by_plain_loops(target, lengths, dtype):
         diagonals = numbers(rng, (3, q + k - 1), DTYPES[of_diagonals])
         exact = loop_bias(diagonals, (q,), (k,))
         result = pn.toeplitz_bias(diagonals, q, k, dtype=DTYPES[dtype])
-        assert_same_bits(result, checks.round_once(exact, DTYPES[dtype]))
+        assert_same_bits(result, round_once(exact, DTYPES[dtype]))
         scores = numbers(rng, (2, 3, q, k), DTYPES[dtype])
         sums = sum_dtype(scores.dtype)
         expected = (scores.astype(sums) + exact.astype(sums)).astype(scores.dtype)

@@ -1,6 +1,6 @@
 """Gradients of rotations as kernels compute them, on every SIMD target and as CUDA's threads do.
 
-They are compared with `reference.rotary_backward`, plain float64, and that one with finite
+They are compared with `rotary_gradients`, plain float64, and that one with finite
 differences of rotations. What torch makes of them is in test_gradients.py.
 
 Tolerances, all relative to sums of magnitudes of what is added up
@@ -20,11 +20,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import rotary_gradients
 from oracle import COMPUTATION, DTYPES, assert_close, assert_same_bits
 from targets import CUDA_ON_HOST, NATIVE, NEEDS_NATIVE
 
 from posenc_native.base.views import rotary_view
-from posenc_native.engines import backend, reference
+from posenc_native.engines import backend
+from posenc_native.engines.plain import arrays as reference
 
 KINDS = ["[P]", "[1, P]", "[H, P]", "[P] by axis", "[H, P] by axis", "[A, 1, P]", "[A, H, P]"]
 LAYOUTS = ["bhsd", "bshd", "sbhd", "thd", "sd", "bsd", "hsd"]
@@ -127,14 +129,18 @@ def sums_of(given: Call) -> tuple[Any, Any]:
     tokens = given.x[0].shape[given.layout.replace("t", "s").index("s")]
     positions = np.arange(tokens) if given.positions is None else given.positions
     positions, inv_freq = (np.abs(t.astype(np.float64)) for t in (positions, given.inv_freq))
-    _, of_frequencies, _ = replace(given, positions=positions, inv_freq=0 * inv_freq).run(reference)
-    _, _, of_positions = replace(given, positions=0 * positions, inv_freq=inv_freq).run(reference)
+    _, of_frequencies, _ = replace(given, positions=positions, inv_freq=0 * inv_freq).run(
+        rotary_gradients
+    )
+    _, _, of_positions = replace(given, positions=0 * positions, inv_freq=inv_freq).run(
+        rotary_gradients
+    )
     return of_frequencies, of_positions
 
 
 def assert_as_exact_as_they_can_be(given: Call) -> tuple[Any, Any, Any]:
     dtype = str(given.x[0].dtype)
-    actual, exact = given.run(), in_float64(given).run(reference)
+    actual, exact = given.run(), in_float64(given).run(rotary_gradients)
     turned, absolute = magnitudes(given)
     for a, e, x, y in zip(actual[0], exact[0], given.x, turned, strict=True):
         assert a.dtype == x.dtype
@@ -184,7 +190,7 @@ def test_the_reference_is_the_derivative(kind, pairing):
             )  # fmt: skip
 
         values = (given.positions, given.inv_freq, given.x)
-        of_x, of_frequencies, of_positions = given.run(reference)
+        of_x, of_frequencies, of_positions = given.run(rotary_gradients)
         rng = np.random.default_rng(i)
         steps = [rng.standard_normal(v.shape) for v in (given.positions, given.inv_freq)]
         steps.append(tuple(rng.standard_normal(x.shape) for x in given.x))
@@ -402,6 +408,6 @@ def test_positions_are_numbers_in_sums(target, positions):
     x, grad = np.zeros((2, 1, 1, 3, 2))
     x[..., 0] = grad[..., 1] = 1
     given = Call((grad,), (x,), positions, np.array([0.25]))
-    exact = given.run(reference)
+    exact = given.run(rotary_gradients)
     for actual, expected in zip(given.run()[1:], exact[1:], strict=True):
         np.testing.assert_allclose(actual, expected, rtol=1e-6 if target == "CUDA" else 1e-14)

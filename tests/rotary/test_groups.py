@@ -125,7 +125,7 @@ def test_engines_agree_to_the_bit(engine, name, dtype):
 
 
 @pytest.mark.parametrize("name", CALLS)
-@pytest.mark.parametrize("engine", ["operators", "composed"])
+@pytest.mark.parametrize("engine", ["operators", "plain"])
 def test_gradients(engine, name):
     function, angles, options = CALLS[name]
     named = {"layout": "sbghd", **options}
@@ -159,7 +159,7 @@ def test_a_bound_rotation(native):
 
 
 @pytest.mark.parametrize("layout", ["sbgd", "gsd", "sbgghd", "sbghdg"])
-@pytest.mark.parametrize("engine", ["native", "reference", "small", "operators", "composed"])
+@pytest.mark.parametrize("engine", ["native", "reference", "small", "operators", "plain"])
 def test_groups_are_of_heads(engine, layout):
     x = np.ones([2] * len(layout), np.float32)
     with pytest.raises(ValueError, match=r"^apply_rotary: layout: expected .*allowed with h, got"):

@@ -16,7 +16,7 @@ from targets import NEEDS_NATIVE, written_past_the_cache
 
 import posenc_native as pn
 from posenc_native.base.rotation import TableRotation
-from posenc_native.engines import reference
+from posenc_native.engines.plain import arrays as reference
 
 pytestmark = [NEEDS_NATIVE, pytest.mark.usefixtures("low_threshold")]
 

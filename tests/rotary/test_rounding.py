@@ -12,7 +12,7 @@ from rotations import LAYOUTS, double, frequencies, interleave
 from targets import NEEDS_NATIVE
 
 import posenc_native as pn
-from posenc_native.engines import reference
+from posenc_native.engines.plain import arrays as reference
 
 pytestmark = [NEEDS_NATIVE, pytest.mark.usefixtures("low_threshold")]
 

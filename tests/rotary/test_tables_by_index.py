@@ -10,7 +10,7 @@ import rotating
 from rotating import Call, each_engine, each_writing_engine
 
 import posenc_native as pn
-from posenc_native.engines import reference
+from posenc_native.engines.plain import arrays as reference
 
 FREQ = pn.rotary_frequencies(8)[0]
 CACHE = pn.rotary_tables(50, FREQ)  # [50, 4]
@@ -136,7 +136,7 @@ def test_engines_agree_to_the_bit(engine, name, dtype):
 
 
 @pytest.mark.parametrize("name", CALLS)
-@pytest.mark.parametrize("engine", ["operators", "composed"])
+@pytest.mark.parametrize("engine", ["operators", "plain"])
 def test_gradients_are_the_transpose(engine, name):
     call = call_of(name)
     weights = (heads(*call.rotated[0].shape, seed=7),)
@@ -178,13 +178,13 @@ def test_tables_of_heads_where_k_has_fewer(backend):
 def test_no_row_is_read_that_is_not_there():
     """Kernels of CUDA get rows that nobody has looked at: the nearest is taken."""
     torch = pytest.importorskip("torch")
-    from posenc_native.engines.tensors.composed import rotary as composed
+    from posenc_native.engines.plain import rotary
 
     rows = torch.tensor([-5, 0, 60, 49, 2**40])
     record = rotating.record_of(tables=True)(*map(torch.tensor, CACHE), rows=rows)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(composed, "concrete", lambda *tensors: False)
-        (ours,) = composed.apply_rotary_tables("test", (torch.tensor(Q),), record)
+        patch.setattr(rotary, "readable", lambda *tensors: False)
+        (ours,) = rotary.apply_rotary_tables("test", (torch.tensor(Q),), record)
     clamped = np.clip(rows.numpy(), 0, 49)
     rotating.assert_close((ours.numpy(),), (pn.apply_rotary_tables(Q, *CACHE, rows=clamped),))
 

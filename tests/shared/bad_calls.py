@@ -36,7 +36,7 @@ try:
 except ImportError:
     DEVICES = []
 ARRAYS = {"native": NEEDS_NATIVE, "CUDA": NEEDS_CUDA_ON_HOST, "reference": ()}
-TENSORS = ["small", "operators", "composed", "storages"]
+TENSORS = ["small", "operators", "plain", "storages"]
 
 
 # --- Arguments
@@ -321,7 +321,7 @@ def by_engine(rows: list[Row]) -> pytest.MarkDecorator:
 def assert_held(rows: list[Row], engine: str, device: str | None) -> None:
     """Bad calls fail with their errors, whose texts have their form, and have written nothing."""
     with (
-        computing("composed" if engine == "storages" else engine),
+        computing("plain" if engine == "storages" else engine),
         pytest.MonkeyPatch.context() as patch,
     ):
         if engine == "storages":  # as on devices whose pointers are no addresses

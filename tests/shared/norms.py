@@ -8,7 +8,7 @@ import numpy as np
 from oracle import COMPUTATION, dtype_name, half_ulp
 
 import posenc_native as pn
-from posenc_native.engines import reference
+from posenc_native.engines.plain import arrays as reference
 
 
 class Case(NamedTuple):

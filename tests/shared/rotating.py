@@ -21,7 +21,7 @@ OF_ARRAYS = [
     pytest.param("CUDA", marks=NEEDS_CUDA_ON_HOST),
     "reference",
 ]
-QUICK = ("small", "operators", "composed", "vmap")
+QUICK = ("small", "operators", "plain", "vmap")
 OF_TENSORS = [*QUICK[:3], "compiled", "vmap"]
 # A graph takes seconds: most tests leave it to `make test-all`, and some of this name do not.
 every_engine = pytest.mark.parametrize("engine", [*OF_ARRAYS, *OF_TENSORS])
@@ -71,7 +71,7 @@ def each(convert: Callable[[Any], Any], value: Any) -> Any:
 def computing(engine: str) -> Iterator[None]:
     """Inside, this engine computes."""
     before = backend_in_use()
-    pn.set_backend("reference" if engine in ("reference", "composed") else "native")
+    pn.set_backend("reference" if engine in ("reference", "plain") else "native")
     if engine == "CUDA":
         backend.use(CUDA_ON_HOST)
     try:

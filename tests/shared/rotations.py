@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from oracle import assert_close, assert_same_bits
 
-from posenc_native.engines import reference
+from posenc_native.engines.plain import arrays as reference
 
 AXES = ["sd", "bsd", "hsd", "bhsd", "td", "htd"]
 LAYOUTS = ["".join(order) + "d" for axes in AXES for order in itertools.permutations(axes[:-1])]

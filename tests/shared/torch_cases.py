@@ -41,7 +41,7 @@ def dtype_id(value: object) -> str | None:
 
 @pytest.fixture(params=DEVICES)
 def device(request):
-    """Every device of this machine: with a kernel or by composition, results agree."""
+    """Every device of this machine: with a kernel or by plain operations, results agree."""
     return request.param
 
 
@@ -77,8 +77,8 @@ def kernel_device(request):
 
 
 @contextlib.contextmanager
-def composed():
-    """Inside, the composition of torch operations computes tensors."""
+def plain_operations():
+    """Inside, plain torch operations compute tensors."""
     before = "native" if backend.implementation is backend.native else "reference"
     pn.set_backend("reference")
     try:

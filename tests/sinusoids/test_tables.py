@@ -20,7 +20,7 @@ from oracle import DTYPES, HALF_DTYPES, assert_close, assert_same_bits
 from targets import LARGE, NEEDS_NATIVE, written_past_the_cache
 
 import posenc_native as pn
-from posenc_native.engines import reference
+from posenc_native.engines.plain import arrays as reference
 
 pytestmark = [NEEDS_NATIVE, pytest.mark.usefixtures("low_threshold")]
 

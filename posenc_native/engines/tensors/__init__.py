@@ -1,8 +1,9 @@
-"""Operations on torch tensors: native operators, or a composition of torch operations.
+"""Operations on torch tensors: native operators, or plain torch operations (engines/plain).
 
     small       small CPU calls: the NumPy module reads the tensors, bypassing the dispatcher
     library     the operators, CPU and CUDA; gradients/ differentiates them
-    composed/   other devices, transforms of torch.func, set_backend("reference")
+    turns       exact frequencies for engines/plain, which computes on other devices, under
+                torch.func and after set_backend("reference")
     sharded/    DTensors, split into local parts (sharded/taken_apart.py detects them)
 
 The public functions call these operations if an argument is a tensor (engines/late.py).

@@ -1,6 +1,6 @@
 """Rules of torch.vmap for the operators: the mapped axis becomes part of the batch.
 
-The relative operators have no rule: under torch.func they are composed of torch operations.
+The relative operators have no rule: under torch.func plain operations compute them.
 """
 
 from __future__ import annotations

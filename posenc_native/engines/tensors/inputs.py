@@ -11,10 +11,8 @@ from torch import Tensor
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
 from posenc_native.base.rotation import Rotation, TableRotation
-from posenc_native.base.views import RotaryView, rotary_view
 from posenc_native.engines.distances import Lengths
-
-from .following import tracing
+from posenc_native.engines.following import tracing
 
 PAIRINGS = ("half", "interleaved")
 FLOAT_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -195,18 +193,3 @@ def _pairing_text(function: str, argument: str, pairing: Any) -> str:
         hint = arguments.pairing_hint(pairing)
         wrong_value(function, argument, expected, repr(pairing), hint)
     return pairing
-
-
-def view_of(
-    function: str, name: str, x: Tensor, rotation: Rotation | TableRotation, pairs: int
-) -> RotaryView:
-    """How a tensor is rotated; the rotation comes from `of_schema`."""
-    pairing, out_pairing = (
-        int(one) if isinstance(one, str) and one.lstrip("-").isdigit() else one
-        for one in (rotation.pairing, rotation.out_pairing)
-    )
-    angles = "inv_freq" if isinstance(rotation, Rotation) else "cos"
-    return rotary_view(
-        function, tuple(x.shape), rotation.layout, pairing, rotation.rotary_start, pairs, name,
-        angles, out_pairing,
-    )  # fmt: skip

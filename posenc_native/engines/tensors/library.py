@@ -19,10 +19,11 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from posenc_native.base.errors import error_from_text, error_of, fault_of
-from posenc_native.engines import backend, reference
+from posenc_native.engines import backend
+from posenc_native.engines.following import functorch_active
+from posenc_native.engines.plain import arrays
 
 from . import cuda
-from .following import functorch_active
 
 # Determined once, here: torch.compile cannot trace an access to the file system.
 LIBRARY = backend.torch_library()
@@ -59,13 +60,13 @@ def _warn_of_missing_operators() -> None:
 
 def operators_in_use() -> bool:
     """Whether the operators are built and enabled."""
-    if backend.implementation is reference:
+    if backend.implementation is arrays:
         return False
     if LIBRARY is None:
         _warn_of_missing_operators()
         return False
-    # A compiled torch.func.grad ignores the backward of Functions (torch 2.13); there the
-    # composition is correct.
+    # A compiled torch.func.grad ignores the backward of Functions (torch 2.13); there plain
+    # operations are correct.
     return not (functorch_active() and torch.compiler.is_compiling())
 
 

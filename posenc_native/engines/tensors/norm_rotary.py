@@ -13,9 +13,9 @@ from posenc_native.base.caches import Cache, check_cache_layout
 from posenc_native.base.norms import Norm, check_norm
 from posenc_native.base.rotation import Rotation, TableRotation
 from posenc_native.base.views import rounds_as_written
+from posenc_native.engines.following import angles_followed, needs_grad, transformed
+from posenc_native.engines.plain import norm_rotary as plain
 
-from .composed import norm_rotary as composed
-from .following import angles_followed, needs_grad, transformed
 from .gradients import norm_rotary as gradients
 from .inputs import composable, from_array, of_schema, same_device
 from .library import call, operators_take, ops
@@ -32,6 +32,7 @@ from .results import (
 )
 from .rotary import read_rotation, table_indices
 from .small import increment_version
+from .turns import frequency_turns
 
 AnyRotation = Rotation | TableRotation
 # Outputs: new tensors (False), the inputs (True), or other tensors, one for each.
@@ -99,7 +100,7 @@ class _Call:
         return named | {name: x for name, x in options.items() if isinstance(x, Tensor)}
 
     def angles_are_followed(self) -> bool:
-        """Whether a derivative by the angles' inputs may be needed, which the composition has."""
+        """Whether a derivative by the angles' inputs may be needed, which plain operations have."""
         first, second = self.rotation[0], self.rotation[1]
         return transformed() or (
             needs_grad(first, second) if self.suffix else angles_followed(first, second)
@@ -130,8 +131,8 @@ class _Call:
         outs = self.places(to, 2)
         if self.angles_are_followed() or not operators_take(*tensors.values(), *outs):
             composable(function, **tensors)
-            results = composed.norm_rotary(
-                function, q, k, self.rotation, self.as_written, self.norm
+            results = plain.norm_rotary(
+                function, q, k, self.rotation, self.as_written, self.norm, frequency_turns
             )
             others = [x for name, x in tensors.items() if name not in "qk"]
             return pair_results(
@@ -166,7 +167,7 @@ class _Call:
         outs = self.places(to, 1 + cache.return_k)
         native = operators_take(*tensors.values(), cache.keys, cache.values, *outs)
         if transformed() or not native or needs_grad(*tensors.values()):
-            return self._append_composed(cache, outs)
+            return self._append_plainly(cache, outs)
         options = (*self.options, *cache)
         name = f"rotary_append{self.suffix}"
         results: tuple[Tensor, ...] = outs
@@ -181,11 +182,11 @@ class _Call:
         increment_version((cache.keys, cache.values, *outs))
         return results if cache.return_k else results[:1]
 
-    def _append_composed(self, cache: Cache, outs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def _append_plainly(self, cache: Cache, outs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         function, (_, k, v) = self.function, self.inputs
         tensors = self.tensors()
         composable(function, **tensors, slots=cache.slots, keys=cache.keys, values=cache.values)
-        write = composed.append(function, k, v, self.rotation, cache)
+        write = plain.append(function, k, v, self.rotation, cache)
         written = {"keys": cache.keys, "values": cache.values}
         for name, to in written.items():
             check_elements_apart(function, name, to)

@@ -10,9 +10,9 @@ from torch import Tensor
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
 from posenc_native.engines.distances import Columns, Grid
+from posenc_native.engines.following import needs_grad
+from posenc_native.engines.plain import relative as plain
 
-from .composed import relative as composed_relative
-from .following import needs_grad
 from .gradients import relative as relative_gradients
 from .inputs import check_floats, composable, grid_arguments, integer_tensor, table_dtype
 from .library import call, ops, relative_operators_take
@@ -38,7 +38,7 @@ def toeplitz_bias(diagonals: Tensor, *rest: Any) -> Tensor:
     arguments.check_byte_count(function, shape, 8)
     if not relative_operators_take(diagonals, q_offset, out):
         composable(function, diagonals=diagonals, q_offset=q_offset, out=out)
-        bias = composed_relative.toeplitz_bias(function, diagonals, leading, dtype, grid)
+        bias: Tensor = plain.toeplitz_bias(function, diagonals, leading, dtype, grid)
         if out is None:
             return bias
         return copy_out(function, out, bias, q_offset, apart=diagonals)
@@ -64,7 +64,7 @@ def add_toeplitz_bias(scores: Tensor, diagonals: Tensor, *rest: Any) -> Tensor:
     if not relative_operators_take(scores, diagonals, q_offset, out):
         composable(function, scores=scores, diagonals=diagonals, q_offset=q_offset, out=out)
         grid = Grid(q_len, k_len, start, q_offset)
-        result = composed_relative.add_toeplitz_bias(function, scores, diagonals, grid)
+        result: Tensor = plain.add_toeplitz_bias(function, scores, diagonals, grid)
         if out is None:
             return result
         return copy_out(function, out, result, scores, q_offset, apart=diagonals)
@@ -96,7 +96,8 @@ def diagonal_sums(grad: Tensor, shape: tuple[int, ...], *rest: Any) -> Tensor:
     grid = grid._replace(q_offset=q_offset)
     if not relative_operators_take(grad, q_offset):
         composable(function, grad=grad, q_offset=q_offset)
-        return composed_relative.diagonal_sums(function, grad, shape, grid)
+        sums: Tensor = plain.diagonal_sums(function, grad, shape, grid)
+        return sums
     return relative_gradients.DIAGONAL_SUMS(grad, shape, *grid_arguments(*grid))  # type: ignore[no-any-return]
 
 
@@ -131,7 +132,7 @@ def relative_gather(x: Tensor, index: Any, k_len: int, *rest: Any) -> Tensor:
     read = {"index": columns.index, "q_offset": columns.q_offset}
     if not relative_operators_take(x, *read.values(), content, out):
         composable(function, x=x, **read, content=content, out=out)
-        result = composed_relative.relative_gather(function, x, content, k_len, columns, scale)
+        result: Tensor = plain.relative_gather(function, x, content, k_len, columns, scale)
         if out is None:
             return result
         return copy_out(function, out, result, content, *read.values(), apart=x)
@@ -158,7 +159,7 @@ def relative_scatter(grad: Tensor, index: Any, width: int, *rest: Any) -> Tensor
     read = {"index": columns.index, "q_offset": columns.q_offset}
     if not relative_operators_take(grad, *read.values(), out):
         composable(function, grad=grad, **read, out=out)
-        result = composed_relative.relative_scatter(function, grad, width, columns, scale)
+        result: Tensor = plain.relative_scatter(function, grad, width, columns, scale)
         if out is None:
             return result
         return copy_out(function, out, result, *read.values(), apart=grad)

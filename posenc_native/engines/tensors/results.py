@@ -9,8 +9,13 @@ from torch import Tensor
 
 from posenc_native.base import arguments, memory
 from posenc_native.base.arguments import wrong_type, wrong_value
+from posenc_native.engines.following import (
+    functorch_active,
+    is_leaf_for_gradient,
+    needs_grad,
+    tracing,
+)
 
-from .following import functorch_active, is_leaf_for_gradient, needs_grad, tracing
 from .small import increment_version
 
 
@@ -89,7 +94,7 @@ def pair_results(
     to: bool | tuple[Tensor, Tensor],
     *others: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """The results of a composition for q and k, or the tensors that they were written to.
+    """The results of plain operations for q and k, or the tensors that they were written to.
 
     to: False for the results themselves, True to overwrite q and k, or a pair of tensors.
     """

@@ -11,10 +11,10 @@ from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
 from posenc_native.base.rotation import Rotation, TableRotation, of_pair
 from posenc_native.base.views import rounds_as_written
+from posenc_native.engines.following import angles_followed, forward_mode, needs_grad, transformed
+from posenc_native.engines.plain import rotary as plain_rotary
 
 from . import cuda
-from .composed import rotary as composed_rotary
-from .following import angles_followed, forward_mode, needs_grad, transformed
 from .gradients import angles as angle_gradients
 from .gradients import rotary as rotary_gradients
 from .gradients.functions import Differentiable, one_tensor
@@ -32,6 +32,7 @@ from .inputs import (
 from .library import call, operators_in_use, operators_take, ops, raise_ours
 from .results import check_output, check_writable, copy_out, no_output_for_gradient, pair_results
 from .small import increment_version
+from .turns import frequency_turns
 
 
 def rotary_tables(
@@ -52,7 +53,7 @@ def rotary_tables(
         )
     composable(function, positions=positions, inv_freq=inv_freq, axis_map=axis_map)
     real = torch.float64 if dtype == torch.float64 else torch.float32
-    cos, sin = composed_rotary.tables(function, positions, inv_freq, axis_map, real)
+    cos, sin = plain_rotary.tables(function, positions, inv_freq, axis_map, real, frequency_turns)
     return (cos * scale).to(dtype), (sin * scale).to(dtype)
 
 
@@ -75,7 +76,8 @@ def apply_rotary(x: Tensor, rotation: Rotation, out: Tensor | None) -> Tensor:
         return angle_gradients.LEARNED_ROTARY(x, *rotation)  # type: ignore[no-any-return]
     if learned or not native:
         _composable(function, rotation, x=x, out=out)
-        (result,) = composed_rotary.apply_rotary(function, (x,), rotation)
+        result: Tensor
+        (result,) = plain_rotary.apply_rotary(function, (x,), rotation, frequency_turns)
         if out is None:
             return result
         return copy_out(function, out, result, x, *angles, rotation.axis_map)
@@ -122,7 +124,7 @@ def apply_rotary_qk(q: Tensor, k: Tensor, rotation: Rotation, to: _To) -> tuple[
     if result is not None:
         return result
     _composable(function, rotation, q=q, k=k)
-    rotated = composed_rotary.apply_rotary(function, (q, k), rotation)
+    rotated = plain_rotary.apply_rotary(function, (q, k), rotation, frequency_turns)
     read = positions, inv_freq, rotation.axis_map, rotation.k_positions
     return pair_results(function, q, k, rotated, to, *read)
 
@@ -140,7 +142,7 @@ def apply_rotary_tables(x: Tensor, rotation: TableRotation, out: Tensor | None) 
     read = {"cos": cos, "sin": sin, "rows": rotation.rows, "axis_map": rotation.axis_map}
     if needs_grad(cos, sin) or forward_mode() or not operators_take(x, *read.values(), out):
         composable(function, x=x, **read, out=out)
-        (result,) = composed_rotary.apply_rotary_tables(function, (x,), rotation)
+        (result,) = plain_rotary.apply_rotary_tables(function, (x,), rotation)
         return result if out is None else copy_out(function, out, result, x, *read.values())
     return one_tensor(rotary_gradients.FROM_TABLES, function, x, rotation, out)
 
@@ -194,7 +196,7 @@ def apply_rotary_qk_tables(
             return result
     by_name = {"rows": indices[0], "rows[1]": indices[1], "axis_map": indices[2]}
     composable(function, q=q, k=k, **tables, **by_name)
-    rotated = composed_rotary.apply_rotary_tables(function, (q, k), rotation)
+    rotated = plain_rotary.apply_rotary_tables(function, (q, k), rotation)
     if learned and isinstance(to, tuple):
         no_output_for_gradient(function, *tables.values())
     return pair_results(function, q, k, rotated, to, *tables.values(), *indices)
@@ -296,7 +298,7 @@ def _learned_qk(
     if operators_take(q, k, *read) and not transformed() and not _in_groups(rotation):
         return angle_gradients.LEARNED_ROTARY_QK(q, k, *rotation)  # type: ignore[no-any-return]
     _composable(function, rotation, q=q, k=k)
-    rotated = composed_rotary.apply_rotary(function, (q, k), rotation)
+    rotated = plain_rotary.apply_rotary(function, (q, k), rotation, frequency_turns)
     return pair_results(function, q, k, rotated, to, *read)
 
 
@@ -308,7 +310,7 @@ def _two_tensors(
     to: _To,
     plain: bool,
 ) -> tuple[Tensor, Tensor] | None:
-    """The operator in the form for `to`; None if the tensors need a composition.
+    """The operator in the form for `to`; None if the tensors need plain operations.
 
     plain: no option of the rotation is a tensor.
     """

@@ -11,9 +11,9 @@ from torch.autograd import forward_ad
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
+from posenc_native.engines.following import needs_grad
+from posenc_native.engines.plain import sinusoids as plain
 
-from .composed import sinusoids as composed_sinusoids
-from .following import needs_grad
 from .gradients import sinusoids as sinusoid_gradients
 from .gradients.functions import one_tensor
 from .inputs import composable, position_tensor, same_device, table_dtype, table_spec
@@ -26,6 +26,7 @@ from .results import (
     no_output_for_gradient,
     written,
 )
+from .turns import sinusoidal_turns
 
 
 def sinusoidal(positions: Any, *rest: Any) -> Tensor:
@@ -67,7 +68,9 @@ def sinusoidal(positions: Any, *rest: Any) -> Tensor:
         call(ops.sinusoidal_out.default, positions, width, *options, out=out)
         return written(out)
     composable(function, positions=positions, out=out)
-    table = composed_sinusoids.sinusoidal(function, positions, tuple(spec), dtype)
+    table = plain.sinusoidal(
+        function, positions, tuple(spec), dtype, _real(dtype), sinusoidal_turns
+    )
     return table if out is None else copy_out(function, out, table, positions)
 
 
@@ -86,8 +89,8 @@ def add_sinusoidal(x: Tensor, positions: Any, *rest: Any) -> Tensor:
     alpha = arguments.factor(function, "alpha", alpha, x.dtype)
     if not operators_take(x, positions, out) or forward_ad._current_level >= 0:
         composable(function, x=x, positions=positions, out=out)
-        result = composed_sinusoids.add_sinusoidal(
-            function, x, positions, x_scale, alpha, tuple(spec)
+        result = plain.add_sinusoidal(
+            function, x, positions, x_scale, alpha, tuple(spec), sinusoidal_turns
         )
         return result if out is None else copy_out(function, out, result, x, positions)
     options = (x_scale, alpha, *table_spec(function, *spec))
@@ -95,3 +98,7 @@ def add_sinusoidal(x: Tensor, positions: Any, *rest: Any) -> Tensor:
     return one_tensor(
         sinusoid_gradients.ADD_SINUSOIDAL, function, x, (positions, *options), out, learned
     )
+
+
+def _real(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32

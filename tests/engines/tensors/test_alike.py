@@ -14,7 +14,7 @@ import posenc_native as pn
 
 torch = pytest.importorskip("torch")
 
-from torch_cases import composed, needs_operators  # noqa: E402
+from torch_cases import needs_operators, plain_operations  # noqa: E402
 
 UNSIGNED = [torch.uint8, torch.uint16, torch.uint32, torch.uint64]
 FREQ = torch.tensor([1.0, 0.1])
@@ -39,7 +39,7 @@ def test_the_composition_takes_integers_of_every_dtype(dtype):
         lambda i, o, a: pn.rotary_tables(x(2, 5), FREQ, axis_map=a)[1],
     ]
     for call in calls:
-        with composed():
+        with plain_operations():
             result = call(index, offset, axis_map)
             assert torch.equal(result, call(index.long(), offset.long(), axis_map.long()))
 

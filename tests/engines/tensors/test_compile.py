@@ -390,7 +390,7 @@ def test_compiled_torch_func(transform, device):
 )
 def test_the_composition_compiles_too(names, dynamic, device):
     function, inputs = together(DIFFERENTIABLE[name] for name in names)
-    with torch_cases.composed():
+    with torch_cases.plain_operations():
         assert_like_eager(function, *inputs, device=device, requires_grad=True, dynamic=dynamic)
 
 

@@ -26,9 +26,9 @@ from torch_cases import (  # noqa: E402
     FRACTIONAL,
     INTEGERS,
     POSITION_DTYPES,
-    composed,
     dtype_id,
     each_rotary_case,
+    plain_operations,
     random,
 )
 
@@ -65,7 +65,7 @@ def pair_bound(x, scale=1.0):
 def both(call):
     """(by the operators, by the composition)."""
     native = call()
-    with composed():
+    with plain_operations():
         return native, call()
 
 
@@ -86,7 +86,7 @@ def test_apply_rotary(case, dtype, device):
 def test_apply_rotary_by_out_and_in_place(case, device):
     positional, options = case.arguments(device)
     q, k = random(case.shape(), device=device), random(case.shape(h=1), device=device, seed=1)
-    with composed():
+    with plain_operations():
         expected = pn.apply_rotary_qk(q, k, *positional, **options)
         assert torch.equal(pn.apply_rotary(q, *positional, **options), expected[0])
         out = torch.full_like(q, torch.nan).transpose(0, -1).contiguous().transpose(0, -1)
@@ -117,7 +117,7 @@ def test_apply_rotary_tables(name, dtype, device):
         )
         assert_near(composition, native, pair_bound(x), dtype)
         k = random(case.shape(h=1), dtype, device, seed=1)
-        with composed():
+        with plain_operations():
             pair = pn.apply_rotary_qk_tables(x, k, cos, sin, **case.table_options())
             assert torch.equal(pair[0], composition)
             assert torch.equal(pair[1], pn.apply_rotary_tables(k, cos, sin, **case.table_options()))
@@ -146,7 +146,7 @@ def test_sinusoidal(positions, layout, dtype, device):
     options = {"base": 5e5, "layout": layout, "shift": 1.0, "scale": 1.5, "dtype": dtype}
     native, composition = both(lambda: pn.sinusoidal(points, 18, **options))
     assert_near(composition, native, TABLES * unit(dtype), dtype)
-    with composed():
+    with plain_operations():
         out = torch.full((*points.shape, 18), torch.nan, dtype=dtype, device=device)
         assert pn.sinusoidal(points, 18, **options, out=out) is out
     assert torch.equal(out, composition)
@@ -189,7 +189,7 @@ def test_add_sinusoidal(positions, dtype, device):
     native, composition = both(lambda: pn.add_sinusoidal(x, points, **options))
     bound = unit(dtype) * (0.5 * TABLES + 4 * (3 * x.double().abs().max().item() + 0.5))
     assert_near(composition, native, bound, dtype)
-    with composed():
+    with plain_operations():
         again = x.clone()
         assert pn.add_sinusoidal(again, points, **options, out=again) is again
     assert torch.equal(again, composition)
@@ -224,7 +224,7 @@ def test_gradients_of_the_other_functions(device):
         )
         for a, b in zip(composition, native, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-13, atol=1e-13)
-    with composed():
+    with plain_operations():
         assert torch.autograd.gradcheck(lambda x: pn.apply_rotary_qk(
             x, x * 2, torch.tensor(FAR, device=device),
             torch.tensor(pn.rotary_frequencies(8)[0], device=device), layout="bsd",
@@ -252,7 +252,7 @@ def test_torch_func_of_the_composition(device):
 
     for function in (rotate, torch.func.grad(loss)):
         expected = torch.stack([function(*each) for each in zip(x, points, strict=True)])
-        with torch_cases.composed():
+        with torch_cases.plain_operations():
             mapped = torch.vmap(function)(x, points)
         torch.testing.assert_close(mapped, expected, rtol=1e-12, atol=1e-12)
 
@@ -262,7 +262,7 @@ def test_torch_func_of_the_composition(device):
 
 def test_far_positions_are_as_good_as_near_ones(device):
     points = torch.tensor([10**6, 2**31 - 1, 2**40 + 12345], device=device)
-    with composed():
+    with plain_operations():
         table = pn.sinusoidal(points, 64, layout="sin_cos").double().cpu()
     exact = torch.from_numpy(pn.sinusoidal(points.cpu().numpy(), 64, layout="sin_cos"))
     assert (table - exact).abs().max() <= (TABLES + 1) * 2.0**-24

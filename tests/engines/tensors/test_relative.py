@@ -21,7 +21,7 @@ from relative_cases import (  # noqa: E402
     sums_options,
 )
 from torch._subclasses import FakeTensorMode  # noqa: E402
-from torch_cases import FLOATS, assert_same_bits, composed, dtype_id, random, to_numpy  # noqa: E402
+from torch_cases import FLOATS, assert_same_bits, dtype_id, plain_operations, random, to_numpy  # noqa: E402
 
 import posenc_native as pn  # noqa: E402
 
@@ -134,7 +134,7 @@ def test_scores_and_diagonals_of_two_dtypes(dtype, diagonals_dtype, kernel_devic
     result = pn.add_toeplitz_bias(scores, diagonals, **options)
     expected = pn.add_toeplitz_bias(*as_numpy((scores, diagonals)), **as_numpy(options))
     assert_same_bits(result, expected)
-    with composed():
+    with plain_operations():
         assert_same_bits(pn.add_toeplitz_bias(scores, diagonals, **options), expected)
     scores.requires_grad_()
     diagonals.requires_grad_()
@@ -231,7 +231,7 @@ def test_the_composition_has_the_same_numbers(name, dtype, device):
         return added, out, place, pn.toeplitz_bias(diagonals, **bias)
 
     native, native_sums = calls(), pn.diagonal_sums(scores, **sums)
-    with composed():
+    with plain_operations():
         for a, b in zip(calls(), native, strict=True):
             assert_same_bits(a, b)
         actual = pn.diagonal_sums(scores, **sums)
@@ -256,7 +256,7 @@ def test_the_composition_looks_up_the_same(name, dtype, device):
         return pn.relative_gather(*arguments, **options), out, place
 
     native, native_sums = calls(), pn.relative_scatter(*scatter, **scatter_options)
-    with composed():
+    with plain_operations():
         for a, b in zip(calls(), native, strict=True):
             assert_same_bits(a, b)
         sums = pn.relative_scatter(*scatter, **scatter_options)

@@ -23,7 +23,7 @@ from relative_cases import (  # noqa: E402
     leaf,
     sums_options,
 )
-from torch_cases import assert_same_bits, composed, random  # noqa: E402
+from torch_cases import assert_same_bits, plain_operations, random  # noqa: E402
 
 import posenc_native as pn  # noqa: E402
 
@@ -121,7 +121,7 @@ def test_gradients_accumulate_and_graphs_are_kept(function, shapes):
 def test_gradients_have_the_dtype_of_the_input(function, shapes, dtype):
     inputs = inputs_of(shapes, dtype)
     grads = torch.autograd.grad(function(*inputs).sum(), inputs)
-    with composed():
+    with plain_operations():
         expected = torch.autograd.grad(function(*inputs).sum(), inputs)
     for x, grad, e in zip(inputs, grads, expected, strict=True):
         assert grad.dtype == dtype

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from posenc_native.base.rotation import Rotation, apart, of_each
-from posenc_native.engines.tensors.following import forward_mode, needs_grad, tracing
-from posenc_native.engines.tensors.inputs import view_of
+from posenc_native.engines.following import forward_mode, needs_grad, tracing
+from posenc_native.engines.plain.rotary import view_of
 from posenc_native.engines.tensors.library import call, ops
 
 from .functions import Differentiable
@@ -34,7 +34,7 @@ class _Learned(Differentiable):
 
     def __call__(self, *args: Any) -> Any:
         if forward_mode():
-            return self.turn(*args)  # composed, and so differentiable by everything
+            return self.turn(*args)  # by plain operations: everything differentiates them
         if self.alone is None:
             return self.followed(*args)
         q, k, *options = args

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from posenc_native.base.arguments import wrong_value
-from posenc_native.engines.tensors.following import needs_grad, tracing
+from posenc_native.engines.following import needs_grad, tracing
 from posenc_native.engines.tensors.library import LIBRARY, call, ops
 from posenc_native.engines.tensors.results import check_no_leaf, written
 

@@ -20,9 +20,10 @@ from torch import Tensor
 
 from posenc_native.base.norms import Norm
 from posenc_native.base.rotation import Rotation, TableRotation
-from posenc_native.engines.tensors.composed import norm_rotary as composed
-from posenc_native.engines.tensors.following import forward_mode
+from posenc_native.engines.following import forward_mode
+from posenc_native.engines.plain import norm_rotary as plain
 from posenc_native.engines.tensors.library import call, ops
+from posenc_native.engines.tensors.turns import frequency_turns
 
 from .functions import Differentiable
 
@@ -50,7 +51,7 @@ class _NormRotary(Differentiable):
 
     def backward(self, kept: list[Any], wanted: Sequence[bool], *grads: Tensor) -> Any:
         if torch.is_grad_enabled() or forward_mode():  # for a second derivative
-            found = self._by_composition(kept, grads)
+            found = self._plain(kept, grads)
         else:
             operator = getattr(ops, f"{self.name}_backward")
             found = call(operator.default, *grads, *kept)
@@ -60,7 +61,7 @@ class _NormRotary(Differentiable):
                 results[i] = grad.reshape(kept[i].shape).to(kept[i].dtype)
         return results
 
-    def _by_composition(self, kept: list[Any], grads: tuple[Tensor, ...]) -> list[Tensor | None]:
+    def _plain(self, kept: list[Any], grads: tuple[Tensor, ...]) -> list[Tensor | None]:
         q, k, *options = kept
         rotation, norm = self.kind(*options[: len(self.kind._fields)]), Norm(*options[self.at :])
         # Separate views: if q is k, or both share a weight, each has its own gradient.
@@ -70,8 +71,8 @@ class _NormRotary(Differentiable):
                 for x in (q, k, norm.q_weight, norm.k_weight)
             ]
             norm = norm._replace(q_weight=views[2], k_weight=views[3])
-            results = composed.norm_rotary(
-                "norm_rotary_qk", views[0], views[1], rotation, False, norm
+            results = plain.norm_rotary(
+                "norm_rotary_qk", views[0], views[1], rotation, False, norm, frequency_turns
             )
         inputs = [x for x in views if x is not None and x.requires_grad]
         # A k without a gradient has no backward path.

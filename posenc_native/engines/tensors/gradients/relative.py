@@ -1,7 +1,7 @@
 """Gradients of biases by distance, of their sums and of look-ups, in pairs of transposes.
 
 Calls that need a gradient come from training, on whole matrices. There is no eager form, because
-the time that it would save is negligible there. torch.func and forward mode use the composition.
+the time that it would save is negligible there. torch.func and forward mode use plain operations.
 The backward reads lengths from its tensors, because torch.compile would lose symbolic lengths that
 were kept.
 """
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posenc_native.engines.tensors.following import tracing
+from posenc_native.engines.following import tracing
 from posenc_native.engines.tensors.library import call, ops
 
 from .functions import Differentiable, shape_of

@@ -1,6 +1,6 @@
 """Gradients of rotations: the same operator for the inverse rotation, to any order.
 
-In forward mode the composition rotates, also in a backward that gets gradients with tangents there.
+In forward mode plain operations rotate, also in a backward that gets gradients with tangents there.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from torch import Tensor
 
 from posenc_native.base.rotation import Rotation, TableRotation
 from posenc_native.engines import backend
-from posenc_native.engines.tensors.composed import rotary as composed
-from posenc_native.engines.tensors.following import forward_mode, needs_grad, tracing, transformed
+from posenc_native.engines.following import forward_mode, needs_grad, tracing, transformed
+from posenc_native.engines.plain import rotary as plain
 from posenc_native.engines.tensors.library import call
+from posenc_native.engines.tensors.turns import frequency_turns
 
 from .functions import Differentiable
 
@@ -35,10 +36,11 @@ class Turn(Differentiable):
         if not transformed():
             return (self.followed if needs_grad(*inputs) else self.forward)(*args)
         if forward_mode():
-            compose: Any = composed.apply_rotary
+            rotation = self.kind(*args[self.inputs :])
             if self.kind is TableRotation:
-                compose = composed.apply_rotary_tables
-            results = compose(self.function, inputs, self.kind(*args[self.inputs :]))
+                results = plain.apply_rotary_tables(self.function, inputs, rotation)
+            else:
+                results = plain.apply_rotary(self.function, inputs, rotation, frequency_turns)
             return results[0] if self.alone is None else results
         return self.followed(*args)
 

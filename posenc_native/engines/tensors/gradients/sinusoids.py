@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from posenc_native.engines.tensors.following import needs_function, needs_grad
+from posenc_native.engines.following import needs_function, needs_grad
+from posenc_native.engines.plain.sinusoids import sinusoidal_rates
 
 from .functions import Differentiable, in_sum_precision
 
@@ -66,7 +66,8 @@ def _position_gradient(
     table = SINUSOIDAL(positions, dim, base, layout, shift, scale, grad.dtype)
     (sin, cos), (of_sin, of_cos) = (_sin_and_cos(t, layout) for t in (table, grad))
     rates = sinusoidal_rates(dim, base, shift, scale, grad)
-    return ((of_sin * cos - of_cos * sin) * rates).sum(-1).to(positions.dtype)
+    by_position: Tensor = ((of_sin * cos - of_cos * sin) * rates).sum(-1)
+    return by_position.to(positions.dtype)
 
 
 def _sin_and_cos(table: Tensor, layout: str) -> tuple[Tensor, Tensor]:
@@ -74,11 +75,3 @@ def _sin_and_cos(table: Tensor, layout: str) -> tuple[Tensor, Tensor]:
         return table[..., 0::2], table[..., 1::2]
     first, second = table.tensor_split(2, -1)
     return (second, first) if layout == "cos_sin" else (first, second)
-
-
-def sinusoidal_rates(dim: int, base: float, shift: float, scale: float, like: Tensor) -> Tensor:
-    """Radians per position, [dim / 2], for derivatives (angles themselves are fixed point)."""
-    wide = torch.float32 if like.device.type == "mps" else torch.float64
-    steps = torch.arange(dim // 2, dtype=wide, device=like.device)
-    rates: Tensor = base ** (steps / (shift - dim / 2)) * scale if dim else steps
-    return rates.to(like.dtype)

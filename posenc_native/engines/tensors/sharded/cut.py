@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from posenc_native.base.arguments import wrong_type, wrong_value
-from posenc_native.engines.tensors.following import needs_grad
+from posenc_native.engines.following import needs_grad
 from posenc_native.engines.tensors.results import no_output_for_gradient
 from posenc_native.engines.tensors.small import increment_version
 

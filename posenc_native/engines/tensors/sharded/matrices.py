@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from posenc_native.engines.tensors.following import needs_grad
+from posenc_native.engines.following import needs_grad
 
 from .cut import Cut, Names, mesh_of, overwritten, whole
 

@@ -18,7 +18,7 @@ from posenc_native.base.caches import Cache, check_cache_layout
 from posenc_native.base.norms import Norm
 from posenc_native.base.rotation import Rotation
 from posenc_native.engines import backend
-from posenc_native.engines.tensors.following import needs_grad
+from posenc_native.engines.following import needs_grad
 from posenc_native.engines.tensors.inputs import integer_tensor
 from posenc_native.engines.tensors.norm_rotary import run as plain_run
 from posenc_native.engines.tensors.results import no_gradient_of, no_output_for_gradient

@@ -12,8 +12,8 @@ from typing import Any
 from torch import Tensor
 
 from posenc_native.engines.distances import Lengths
+from posenc_native.engines.following import needs_grad
 from posenc_native.engines.tensors import relative as plain
-from posenc_native.engines.tensors.following import needs_grad
 from posenc_native.engines.tensors.inputs import integer_tensor
 from posenc_native.engines.tensors.results import no_output_for_gradient
 

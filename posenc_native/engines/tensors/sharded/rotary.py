@@ -10,8 +10,8 @@ from torch.distributed.tensor import DTensor
 
 from posenc_native.base.rotation import Rotation, TableRotation, of_each
 from posenc_native.engines import backend
+from posenc_native.engines.following import needs_grad
 from posenc_native.engines.tensors import rotary as plain
-from posenc_native.engines.tensors.following import needs_grad
 from posenc_native.engines.tensors.inputs import (
     frequency_tensors,
     integer_tensor,

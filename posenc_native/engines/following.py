@@ -25,7 +25,7 @@ def transformed() -> bool:
 
 
 def forward_mode() -> bool:
-    """Whether forward mode is active, including torch.func's; only the composition supports it.
+    """Whether forward mode is active, including torch.func's; only plain operations support it.
 
     A bare operator would lose tangents. A Function would need a ``jvp``, and torch.compile refuses
     any Function that has one.
@@ -54,9 +54,9 @@ def angles_followed(inv_freq: Tensor, *positions: Tensor | None) -> bool:
     angles = [t for t in (*positions, inv_freq) if t is not None and t.is_floating_point()]
     if not transformed():
         return needs_grad(*angles)
-    if torch.compiler.is_compiling():  # then the composition runs anyway: library.operators_in_use
+    if torch.compiler.is_compiling():  # then plain operations run anyway: library.operators_in_use
         return True
-    # Under vmap, only the composition supports frequencies that differ per example.
+    # Under vmap, only plain operations support frequencies that differ per example.
     return any(map(_followed, angles)) or torch._C._functorch.is_batchedtensor(inv_freq)
 
 

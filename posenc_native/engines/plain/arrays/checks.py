@@ -12,26 +12,8 @@ from posenc_native.base import arguments, memory
 from posenc_native.base.arguments import wrong_type, wrong_value
 
 Array = npt.NDArray[Any]
-FloatArray = npt.NDArray[np.float64]
 # Memory for results: new arrays (False), the inputs (True), or other arrays.
 To = bool | tuple[Any, ...]
-
-
-def round_once(values: FloatArray, dtype: np.dtype[Any]) -> Array:
-    """Values rounded to the nearest of dtype, ties to even."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        exact_enough = _round_to_odd(values) if dtype.name == "bfloat16" else values
-        rounded: Array = exact_enough.astype(dtype)
-        return rounded
-
-
-def _round_to_odd(values: FloatArray) -> npt.NDArray[np.float32]:
-    """Round to float32 toward zero, last bit set if inexact: bfloat16 then rounds only once."""
-    nearest = values.astype(np.float32)
-    bits = nearest.view(np.uint32)
-    bits -= np.abs(nearest) > np.abs(values)
-    bits |= nearest != values
-    return nearest
 
 
 def store(result: Array, out: Array | None) -> Array:
@@ -42,11 +24,14 @@ def store(result: Array, out: Array | None) -> Array:
     return out
 
 
-def check_array(function: str, argument: str, value: object, dtypes: tuple[str, ...]) -> None:
+def check_array(
+    function: str, argument: str, value: object, dtypes: tuple[str, ...] | None
+) -> None:
     """TypeError unless it is an array of one of these dtypes."""
     if not isinstance(value, np.ndarray):
         wrong_type(function, argument, "a NumPy array", type(value).__name__)
-    arguments.check_dtype(function, argument, value.dtype, dtypes)
+    if dtypes is not None:
+        arguments.check_dtype(function, argument, value.dtype, dtypes)
 
 
 def check_float_array(function: str, argument: str, value: object) -> None:
@@ -64,7 +49,7 @@ def position_array(function: str, positions: object, row_bytes: int = 1) -> Arra
         wrong_type(function, "positions", "an int or an array", type(positions).__name__)
     arguments.check_position_dtype(function, "positions", positions.dtype)
     if positions.dtype.kind == "f" and not np.all(np.abs(positions) < 2.0**63):
-        wrong_value(function, "positions", "finite positions within 2^63", "larger or NaN")
+        wrong_value(function, "positions", "finite values of magnitude below 2^63", "larger or NaN")
     return positions
 
 
@@ -150,14 +135,3 @@ def _same_memory(a: Array, b: Array) -> bool:
         length == 1 or a_stride == b_stride
         for length, a_stride, b_stride in zip(a.shape, a.strides, b.strides, strict=True)
     )
-
-
-def check_inv_freq(function: str, inv_freq: object) -> tuple[float, ...]:
-    """Frequencies [P] as numbers."""
-    check_array(function, "inv_freq", inv_freq, arguments.FREQUENCY_DTYPES)
-    assert isinstance(inv_freq, np.ndarray)
-    if inv_freq.ndim != 1:
-        wrong_value(function, "inv_freq", "shape [P]", list(inv_freq.shape))
-    if not np.all(np.abs(inv_freq) < arguments.FREQUENCY_LIMIT):
-        wrong_value(function, "inv_freq", "finite frequencies within 2^63", "larger or NaN")
-    return tuple(inv_freq.tolist())

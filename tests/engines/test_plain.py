@@ -1,4 +1,4 @@
-"""The NumPy reference against 200-bit arithmetic and against rotations written as loops."""
+"""Plain operations on NumPy arrays against 200-bit arithmetic and rotations written as loops."""
 
 import math
 from fractions import Fraction
@@ -7,8 +7,9 @@ import mpmath
 import numpy as np
 import pytest
 
-from posenc_native.engines import reference
-from posenc_native.engines.reference import checks, phases
+from posenc_native.engines.plain import arrays as reference
+from posenc_native.engines.plain import phases
+from posenc_native.engines.plain.numbers import round_once
 from posenc_native.spectra.scaling import rotary_frequencies
 
 POWERS = [sign * 2**k for k in range(32) for sign in (1, -1)]
@@ -120,14 +121,14 @@ def test_half_precision_is_rounded_once(name):
     off = np.abs(ties) * 2.0**-40
     values = np.concatenate([steps, ties, ties + off, ties - off, steps + (ties - steps) / 3])
     expected = [float(nearest(float(value), dtype)) for value in values]
-    np.testing.assert_array_equal(checks.round_once(values, dtype).astype(np.float64), expected)
+    np.testing.assert_array_equal(round_once(values, dtype).astype(np.float64), expected)
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16", "float32"])
 def test_rounding_of_special_values(name):
     dtype = bfloat16() if name == "bfloat16" else np.dtype(name)
     values = np.array([np.inf, -np.inf, 1e300, -1e300, np.nan, -0.0])
-    rounded = checks.round_once(values, dtype).astype(np.float64)
+    rounded = round_once(values, dtype).astype(np.float64)
     np.testing.assert_array_equal(rounded, [np.inf, -np.inf, np.inf, -np.inf, np.nan, -0.0])
     assert np.signbit(rounded[-1])
 
@@ -258,7 +259,7 @@ def test_rotation_rounds_once(name, rng):
     result = rotate(x, "bhsd")
     assert result.dtype == dtype
     np.testing.assert_array_equal(
-        result[..., :8], checks.round_once(rotate(x.astype(np.float64), "bhsd"), dtype)[..., :8]
+        result[..., :8], round_once(rotate(x.astype(np.float64), "bhsd"), dtype)[..., :8]
     )
 
 

@@ -1,8 +1,8 @@
-"""The operations in plain NumPy: the oracle of the tests, and the fallback without native code.
+"""Plain operations on NumPy arrays: the oracle of the tests, and the fallback without native code.
 
-Everything is computed in float64 and rounded once, when it is stored; nothing here is tuned. The
-functions have the signatures of the native module and take only NumPy arrays. The public functions
-document them.
+Calls are checked here, and results are stored. The functions have the signatures of the native
+module and take only NumPy arrays. The public functions document them. Sums of data-dependent phases
+(selective.py) are computed with Python integers, for arrays alone.
 """
 
 from .norm_rotary import (
@@ -23,7 +23,6 @@ from .rotary import (
     apply_rotary_qk,
     apply_rotary_qk_tables,
     apply_rotary_tables,
-    rotary_backward,
     rotary_tables,
 )
 from .selective import accumulated_phases, phase_tables, selective_rotary_qk
@@ -45,7 +44,6 @@ __all__ = [
     "relative_scatter",
     "rotary_append",
     "rotary_append_tables",
-    "rotary_backward",
     "rotary_tables",
     "selective_rotary_qk",
     "sinusoidal",

@@ -11,10 +11,11 @@ import numpy as np
 
 from posenc_native.base.arguments import wrong_value
 from posenc_native.base.rotation import TableRotation
+from posenc_native.engines.plain.numbers import round_once
+from posenc_native.engines.plain.phases import TURN, cos_sin
 from posenc_native.spectra.frequencies import EXACT, TWO_PI
 
-from .checks import Array, To, check_array, check_float_array, check_outputs, round_once
-from .phases import TURN, cos_sin
+from .checks import Array, To, check_array, check_float_array, check_outputs
 from .rotary import apply_rotary_tables
 
 LARGEST = 2.0**31  # radians of a step
@@ -36,7 +37,7 @@ def accumulated_phases(steps: Array, state: Array | None) -> Array:
 def phase_tables(phases: Array, dtype: np.dtype[np.generic]) -> tuple[Array, Array]:
     """Cosines and sines of phases."""
     check_array("phase_tables", "phases", phases, ("int64",))
-    cos, sin = cos_sin(phases.view(np.uint64))
+    cos, sin = cos_sin(phases, np.float64)
     return round_once(cos, dtype), round_once(sin, dtype)
 
 
@@ -77,7 +78,7 @@ def selective_rotary_qk(
         else:
             begun = np.zeros((*laid.shape[:-2], laid.shape[-1]), np.int64)
             after.append(begun if before is None else begun + before)
-    cos, sin = (table * scale for table in cos_sin(phases.view(np.uint64)))
+    cos, sin = (table * scale for table in cos_sin(phases, np.float64))
     results = [
         None if x is None else _rotated(x, cos, sin, layout, pairing, rotary_start, inverse,
                                         out_pairing, outs.pop(0))

@@ -1,0 +1,72 @@
+"""The steps before attention in float64: an RMS norm, the rotation, the append to a cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from posenc_native.base import arguments
+from posenc_native.base.caches import Cache
+from posenc_native.base.norms import Norm, check_norm
+from posenc_native.base.rotation import Rotation, TableRotation
+from posenc_native.base.views import rounds_as_written
+from posenc_native.engines.plain import norm_rotary as plain
+from posenc_native.engines.plain.phases import frequency_turns
+
+from .checks import Array, check_array, check_float_array, check_outputs, check_writable, store
+
+AnyRotation = Rotation | TableRotation
+
+
+def norm_rotary_qk(q: Array, k: Array, *call: Any) -> tuple[Array, ...]:
+    """q and k normed and rotated; call: a Rotation, compute, a Norm, and outputs."""
+    return _run("norm_rotary_qk", Rotation, {"q": q, "k": k}, *call)
+
+
+def norm_rotary_qk_tables(q: Array, k: Array, *call: Any) -> tuple[Array, ...]:
+    """q and k normed and rotated by tables; call: a TableRotation, a Norm, and outputs."""
+    return _run("norm_rotary_qk_tables", TableRotation, {"q": q, "k": k}, *call)
+
+
+def rotary_append(q: Array, k: Array, v: Array, *call: Any) -> tuple[Array, ...]:
+    """q and k rotated, k and v cached; call: a Rotation, compute, a Norm, a Cache, outputs."""
+    return _run("rotary_append", Rotation, {"q": q, "k": k, "v": v}, *call)
+
+
+def rotary_append_tables(q: Array, k: Array, v: Array, *call: Any) -> tuple[Array, ...]:
+    """The same by tables; call: a TableRotation, a Norm, a Cache, and outputs."""
+    return _run("rotary_append_tables", TableRotation, {"q": q, "k": k, "v": v}, *call)
+
+
+def _run(function: str, kind: Any, inputs: dict[str, Array], *call: Any) -> tuple[Array, ...]:
+    *options, to = call
+    count = len(kind._fields)
+    rotation, others = kind(*options[:count]), options[count:]
+    compute = others.pop(0) if kind is Rotation else rotation.compute
+    norm, of_cache = Norm(*others[: len(Norm._fields)]), others[len(Norm._fields) :]
+    q, k = inputs["q"], inputs["k"]
+    as_written = rounds_as_written(function, compute)
+    norm = check_norm(function, norm, q.dtype, rotation.layout)
+    if kind is Rotation:  # the dtype of q, although q is rotated in float64
+        scale = arguments.factor(function, "scale", rotation.scale, q.dtype)
+        rotation = rotation._replace(scale=scale)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        results = plain.norm_rotary(function, q, k, rotation, as_written, norm, frequency_turns)
+    read = [x for x in (*rotation, *norm) if isinstance(x, np.ndarray)]
+    if not of_cache:
+        return tuple(map(store, results, check_outputs(function, inputs, to, read)))
+    cache = Cache(*of_cache)
+    caches = {"keys": cache.keys, "values": cache.values}
+    for name, array in {"v": inputs["v"], **caches}.items():
+        check_float_array(function, name, array)
+    check_array(function, "slots", cache.slots, arguments.INTEGER_DTYPES)
+    write = plain.append(function, k, inputs["v"], rotation, cache)
+    read.append(cache.slots)
+    for name, array in caches.items():
+        others = [*read, *inputs.values(), *(c for n, c in caches.items() if n != name)]
+        check_writable(function, name, array, others)
+    count = 1 + bool(cache.return_k)
+    outs = check_outputs(function, inputs, to, [*read, *caches.values()], count)
+    write(results[1])
+    return tuple(map(store, results[:count], outs))

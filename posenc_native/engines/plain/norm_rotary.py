@@ -1,0 +1,145 @@
+"""The steps before attention: an RMS norm, the rotation, the append to a cache."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from posenc_native.base import arguments
+from posenc_native.base.arguments import wrong_type, wrong_value
+from posenc_native.base.caches import Cache, CacheView, check_cache, slot_axes
+from posenc_native.base.norms import Norm, mean_axes, weight_shape
+from posenc_native.base.rotation import Rotation, TableRotation
+from posenc_native.base.views import RotaryView, rotary_view
+
+from . import rotary
+from .numbers import arange, cast, of, readable, rsqrt, whole, wide
+from .phases import Turns
+
+AnyRotation = Rotation | TableRotation
+
+
+def norm_rotary(
+    function: str, q: Any, k: Any, rotation: AnyRotation, as_written: bool, norm: Norm,
+    turns_of: Turns,
+) -> tuple[Any, Any]:  # fmt: skip
+    """q and k normed and rotated; the norm comes from `check_norm`.
+
+    turns_of: as `phases.frequency_turns`.
+    """
+    weights = {"q": norm.q_weight, "k": norm.k_weight}
+    inputs = {"q": q, "k": k}
+    views = {}
+    for name, x in inputs.items():
+        arguments.check_dtype(function, name, x.dtype, arguments.FLOAT_DTYPES)
+        if x.dtype != q.dtype:
+            wrong_type(function, name, f"the dtype of q, {q.dtype}", x.dtype)
+        views[name] = _view(function, name, x, rotation)
+    normed = {
+        name: _norm(function, f"{name}_weight", weights[name], norm, views[name], as_written)
+        for name in inputs
+    }
+    if not as_written:
+        inputs = {name: wide(x) for name, x in inputs.items()}
+    if norm.norm and norm.norm_first:
+        inputs = {name: normed[name](x) for name, x in inputs.items()}
+    rotated = _rotate(function, inputs["q"], inputs["k"], rotation, as_written, turns_of)
+    if norm.norm and not norm.norm_first:
+        rotated = normed["q"](rotated[0]), normed["k"](rotated[1])
+    return cast(rotated[0], q.dtype), cast(rotated[1], q.dtype)
+
+
+def _view(function: str, name: str, x: Any, rotation: AnyRotation) -> RotaryView:
+    return rotary_view(function, tuple(x.shape), rotation.layout, "half", 0, 0, name)
+
+
+def _rotate(
+    function: str, q: Any, k: Any, rotation: AnyRotation, as_written: bool, turns_of: Turns
+) -> tuple[Any, ...]:
+    if isinstance(rotation, TableRotation):
+        compute = "as_written" if as_written else "float32"
+        return rotary.apply_rotary_tables(function, (q, k), rotation._replace(compute=compute))
+    turned = rotary.apply_rotary(function, (q, k), rotation, turns_of)
+    if not as_written:
+        return turned
+    if rotation.inv_freq.ndim != 1:
+        expected = "'float32' with frequencies per head (no library has tables for these)"
+        wrong_value(function, "compute", expected, "'as_written'")
+    points = rotation.positions
+    if points is None:
+        points = arange(_view(function, "q", q, rotation).tokens, q)
+    real = wide(q[..., :0]).dtype
+    cos, sin = rotary.tables(function, points, rotation.inv_freq, rotation.axis_map, real, turns_of)
+    tables = TableRotation(
+        cos * rotation.scale, sin * rotation.scale, rotation.layout, rotation.pairing,
+        rotation.rotary_start, rotation.inverse, "as_written",
+    )  # fmt: skip
+    return rotary.apply_rotary_tables(function, (q, k), tables)
+
+
+def _norm(
+    function: str, argument: str, weight: Any, norm: Norm, view: RotaryView, as_written: bool
+) -> Callable[[Any], Any]:
+    """The norm of q or of k as a function, with a checked weight."""
+    shape: tuple[int, ...] = ()
+    if weight is not None:
+        shape = weight_shape(function, argument, weight, norm.norm_over, view)
+    axes = mean_axes(norm.norm_over, view)
+
+    def normed(x: Any) -> Any:
+        values, count = wide(x), math.prod(x.shape[axis] for axis in axes)
+        squares = (values * values).sum(axes, keepdims=True)
+        values = values * rsqrt(squares / count + norm.eps)
+        if weight is not None:
+            if as_written and weight.dtype == x.dtype and norm.weight_offset == 0:
+                values = cast(cast(values, x.dtype), values.dtype)
+            values = values * (cast(weight, values.dtype) + norm.weight_offset).reshape(shape)
+        return cast(values, x.dtype) if as_written else values
+
+    return normed
+
+
+def append(
+    function: str, k: Any, v: Any, rotation: AnyRotation, cache: Cache
+) -> Callable[[Any], None]:
+    """Check the caches; returns a function that writes rotated keys, and v, to their slots."""
+    view = _view(function, "k", k, rotation)
+    of_cache = check_cache(function, k, v, cache, view)
+    batch, xp = 1 if view.batch is None else view.batch, of(k)
+    slots = xp.broadcast_to(whole(cache.slots), (batch, view.tokens))
+    if readable(cache.slots):
+        _check_slot_values(function, slots, of_cache)
+
+    def write(rotated_k: Any) -> None:
+        rows, tokens = xp.where(slots >= 0)
+        places: tuple[Any, ...] = (slots[rows, tokens],)
+        if of_cache.batch is not None:
+            places = (rows, *places)
+        elif of_cache.pages is not None:
+            places = (places[0] // of_cache.size, places[0] % of_cache.size)
+        for to, x in ((cache.keys, rotated_k), (cache.values, v)):
+            letters = view.layout.replace("t", "s")
+            for letter in "hsb":
+                if letter not in letters:
+                    x, letters = x[None], letter + letters
+            by_token = _permuted(x, [letters.index(letter) for letter in "bshd"])
+            _permuted(to, slot_axes(of_cache.layout))[places] = by_token[rows, tokens]
+
+    return write
+
+
+def _permuted(x: Any, axes: list[int]) -> Any:
+    return of(x).moveaxis(x, axes, list(range(len(axes))))
+
+
+def _check_slot_values(function: str, slots: Any, cache: CacheView) -> None:
+    """ValueError unless slots are within the cache and none is used twice."""
+    outside = (slots < -1) | (slots >= cache.slots)
+    if bool(outside.any()):
+        expected = f"-1, or slots 0 .. {cache.slots - 1}"
+        wrong_value(function, "slots", expected, int(slots[outside][0]))
+    for row in slots if cache.batch is not None else [slots.reshape(-1)]:
+        unique, counts = of(slots).unique(row[row >= 0], return_counts=True)
+        if bool((counts > 1).any()):
+            wrong_value(function, "slots", "no slot twice", f"{int(unique[counts > 1][0])} twice")
