@@ -35,6 +35,8 @@ def test_demo(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A whole run, as short as will do: what it prints, what it draws, and what it measured."""
+    from matplotlib.figure import Figure
+
     text, picture, kept = tmp_path / "text.txt", tmp_path / "picture.png", []
     text.write_bytes("Ein kurzer Text, nicht nur in ASCII: äöü. ".encode() * 2)
     seen: list[tuple[float, str]] = []
@@ -45,6 +47,14 @@ def test_demo(
         kept.append(original(*most, lambda done, label: seen.append((done, label))))
         return kept[0]
 
+    drawn: list[Any] = []
+    save = Figure.savefig
+
+    def saved(figure: Any, *given: Any, **options: Any) -> None:
+        drawn.append(figure)
+        save(figure, *given, **options)
+
+    monkeypatch.setattr(Figure, "savefig", saved)
     monkeypatch.setattr(measure, "measure", measured)
     monkeypatch.setattr(measure, "QUICK", SMALL)
     said = output_of(f"demo --quick --tokens 5 --text {text} --out {picture}", capsys)
@@ -104,6 +114,16 @@ def test_demo(
         assert spread < 1e-6  # one line for all tokens
         assert ours.elsewhere < 1e-6
         shares.append(theirs.elsewhere)
+    # A panel of attention for each position, with a line for each token and way; below, the errors.
+    *panels, errors = drawn[0].axes
+    assert [panel.get_title("left") for panel in panels] == [
+        f"from {position:,}" for position in figures.attention
+    ]
+    for panel, (theirs, ours) in zip(panels, figures.attention.values(), strict=True):
+        lines = [line.get_ydata().tolist() for line in panel.lines]
+        assert lines == [*ours.weights, *theirs.weights]
+    curves = [tuple(line.get_ydata()) for line in errors.lines]
+    assert curves == list(zip(*figures.errors.values(), strict=True))
     near, _, million, end = shares
     assert near < 1e-4
     assert 1e-3 < million < 1e-2

@@ -12,7 +12,7 @@ from published import PUBLISHED, sizes
 
 import posenc_native as pn
 from posenc_native.base.errors import fault_of
-from posenc_native.explanations.distances import VISIBLE, first_visible
+from posenc_native.explanations.distances import VISIBLE, distances_at, first_visible
 from posenc_native.models.config import LayerGroup
 
 LLAMA = {"model_type": "llama", **sizes(4096, 32, 5e5, 131072), "num_hidden_layers": 8}
@@ -106,7 +106,12 @@ def test_permuted_weights_excuse_the_pairing_alone() -> None:
     other = changed(LLAMA, model_type="cohere", rope_theta=1e4)
     assert fields(LLAMA, other) == ["pairing", "base"]
     assert fields(LLAMA, other, permuted=True) == ["base"]
-    assert "permuted" in str(pn.compare(LLAMA, changed(LLAMA, model_type="cohere"), permuted=True))
+    # The note says who knows, and only where pairings differ and the weights match them.
+    cohere = changed(LLAMA, model_type="cohere")
+    notes = pn.compare(LLAMA, cohere, permuted=True).notes
+    assert any("the weights are said to be permuted" in note for note in notes)
+    for quiet in (pn.compare(LLAMA, cohere), pn.compare(LLAMA, LLAMA, permuted=True)):
+        assert not any("permuted to match" in note for note in quiet.notes)
 
 
 META = {"dim": 4096, "n_layers": 8, "n_heads": 32, "rope_theta": 5e5, "use_scaled_rope": False}
@@ -159,6 +164,19 @@ def test_words_of_a_scaling_are_those_that_differ() -> None:
     )  # fmt: skip
 
 
+def test_words_of_a_list_are_its_range() -> None:
+    """Also of factors that do not rise from pair to pair."""
+    one, other = (
+        pn.Rotary(8, scaling={
+            "rope_type": "longrope", "short_factor": factors, "long_factor": [4.0] * 4,
+            "original_max_position_embeddings": 64, "attention_factor": 1.0,
+        })
+        for factors in ([2.0, 4.0, 1.0, 3.0], [1.0] * 4)
+    )  # fmt: skip
+    (difference,) = pn.compare(one, other).differences
+    assert difference.words == ("longrope, short_factor 1 to 4", "longrope, short_factor 1 to 1")
+
+
 def test_layers_are_named() -> None:
     (difference,) = pn.compare(GEMMA, changed(GEMMA, rope_local_base_freq=2e4)).differences
     assert difference.layer_type == "sliding_attention"
@@ -175,6 +193,14 @@ def test_a_length_beyond_which_they_part() -> None:
     found = pn.compare(long, changed(long, rope_scaling=DYNAMIC), at=[100, 4095, 5000])
     (error,) = found.errors
     assert [each[1] == 0 for each in error.at] == [True, True, False]
+    # Of two lengths, the shorter.
+    longer = scaled(**DYNAMIC)
+    for pair in (
+        (changed(long, rope_scaling=DYNAMIC), longer),
+        (longer, changed(long, rope_scaling=DYNAMIC)),
+    ):
+        (difference,) = pn.compare(*pair).differences
+        assert "up to 4,096 positions" in difference.comment
 
 
 def test_errors_are_those_of_exact_angles() -> None:
@@ -192,6 +218,15 @@ def test_errors_are_those_of_exact_angles() -> None:
             scores.append(abs(one - two * mpmath.mpf(b.scale)))
         assert of_tables == pytest.approx(float(max(apart)), abs=1e-12)
         assert of_scores == pytest.approx(float(max(scores)), abs=1e-12)
+
+
+def test_scores_of_dims_that_are_not_rotated_differ_too() -> None:
+    """Where one scales cosines, the other the softmax: the rotated dims agree, the rest do not."""
+    arguments = {"head_dim": 32, "rotary_dim": 16}
+    one = LayerGroup(None, (), {**arguments, "scale": 1.2})
+    other = LayerGroup(None, (), arguments, 1.2**2)
+    (error,) = distances_at(one, other, [5])
+    assert error.score == pytest.approx(1.2**2 - 1)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -255,7 +290,9 @@ def test_weights_tell_whether_they_were_permuted(tmp_path: Any) -> None:
         files[pairing] = tmp_path / f"{pairing}.safetensors"
         numpy.save_file({"layers.0.q_proj.weight": q, "layers.0.k_proj.weight": k}, files[pairing])
     half, other = pn.Rotary(32), pn.Rotary(32, pairing="interleaved")
-    assert fields(half, other, weights=[files["half"], files["interleaved"]]) == []
+    found = pn.compare(half, other, weights=[files["half"], files["interleaved"]])
+    assert not found
+    assert any("the weights look permuted" in note for note in found.notes)
     assert fields(half, other, weights=[files["half"], files["half"]]) == ["pairing"] * 2
     assert fields(half, half, weights=[files["half"], files["interleaved"]]) == ["pairing"]
     assert fields(half, half, weights=[None, files["half"]]) == []

@@ -41,7 +41,8 @@ CASES = {
     "attention factor": ("that does not read this uses 1.277 (0.1 ln(factor) + 1)",
                          PUBLISHED["ministral-3"], scaled(**YARN)),
     "attention factor, equal": (
-        "Cosines and sines are multiplied by 1.208", PUBLISHED["olmo-3"], LLAMA
+        "Cosines and sines are multiplied by 1.208 (the attention factor), so scores grow by a "
+        "factor of 1.459", PUBLISHED["olmo-3"], LLAMA,
     ),
     "mscale alone": ("mscale is given without the other", scaled(**YARN, mscale=1.0),
                      scaled(**YARN, mscale=1.0, mscale_all_dim=1.0)),

@@ -433,8 +433,9 @@ def test_factors_that_no_scaling_gives_are_shown_with_their_base(write):
     # A pair that does not turn has no factor in JSON, and one of a known scaling has none.
     path = write("llama", SIZES, {"rope_freqs": [1.0] * 8 + [1e30] * 56})
     assert pn.explain(path).to_dict()["layers"][0]["rotary"]["factors"] == [1.0] * 8 + [None] * 56
-    path = write("llama", {**SIZES, "rope.freq_base": 5e5}, {"rope_freqs": llama3(8.0)})
-    assert pn.explain(path).to_dict()["layers"][0]["rotary"]["factors"] is None
+    for known in (llama3(8.0), llama3(16.0, 1.0)):  # Llama 4 has one bound
+        path = write("llama", {**SIZES, "rope.freq_base": 5e5}, {"rope_freqs": known})
+        assert pn.explain(path).to_dict()["layers"][0]["rotary"]["factors"] is None
 
 
 @pytest.mark.parametrize(

@@ -210,7 +210,16 @@ ALIKE: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         {**MEGATRON, "num_layers": 36, "hidden_size": 2048, "num_attention_heads": 16,
          "rotary_base": 5000000.0, "use_rope_scaling": False, "no_rope_freq": "([0]*3+[1]*1)*9"},
         numbered("smollm3", 36), {}),
+    # By NeMo's names of the arguments.
+    "Megatron, names of NeMo": (
+        {"num_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "rotary_base": 500000,
+         "position_embedding_type": "rope", "rotary_percentage": 0.5,
+         "seq_len_interpolation_factor": 4.0},
+        numbered("llama-3", 32, partial_rotary_factor=0.5,
+                 rope_scaling={"rope_type": "linear", "factor": 4.0}), {}),
     "Bridge, YaRN": (BRIDGE, GPT_OSS, {}),
+    "Bridge, YaRN of whole heads": (
+        BRIDGE.replace("rotary_percent: 1.0", "rotary_percent: 0.5"), GPT_OSS, {}),
     "Bridge, latent": (BRIDGE_LATENT, LATENT, {}),
     "NeMo, a class that scales": (NEMO, LLAMA31, {}),
     "torchtitan": (TITAN, LLAMA31, INTERLEAVED),
@@ -233,6 +242,11 @@ ALIKE: dict[str, tuple[Any, Any, dict[str, Any]]] = {
                        numbered("llama-3.3", 80), INTERLEAVED),
     "torchtune, qwen": ({"_component_": "torchtune.models.qwen2_5.qwen2_5", "num_layers": 28,
                          "num_heads": 28, "embed_dim": 3584}, numbered("qwen2.5", 28), {}),
+    "torchtune, phi": ({"_component_": "torchtune.models.phi3.phi3_mini"},
+                       numbered("phi-3-mini-4k", 32), {}),
+    "torchtune, mistral": (
+        {"_component_": "torchtune.models.mistral.mistral", "num_layers": 32, "num_heads": 32,
+         "embed_dim": 4096}, numbered("mistral-7b-v0.1", 32), INTERLEAVED),
     "TensorRT-LLM": (TRT, LLAMA31, {}),
     "TensorRT-LLM, engine": ({"version": "1", "pretrained_config": TRT}, LLAMA31, {}),
     "TensorRT-LLM, LongRoPE": (TRT_PHI, PHI, {}),
@@ -243,6 +257,14 @@ ALIKE: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         numbered("gpt-j", 28), {}),
     "MLX": (MLX, LLAMA31, {}),
     "MLX, traditional": ({**LLAMA31, "rope_traditional": True}, LLAMA31, INTERLEAVED),
+    # The override names neither the base nor the share of the head.
+    "vLLM, part of the head": (
+        {"model": numbered("llama-3", 32, rope_parameters={
+            "rope_type": "default", "rope_theta": 5e5, "partial_rotary_factor": 0.5}),
+         "hf-overrides": {"rope_parameters": {"rope_type": "linear", "factor": 2.0}}},
+        numbered("llama-3", 32, rope_parameters={
+            "rope_type": "linear", "factor": 2.0, "rope_theta": 5e5,
+            "partial_rotary_factor": 0.5}), {}),
     "vLLM": ({"model": numbered("qwen3", 36), "max-model-len": 131072,
               "hf-overrides": json.dumps({"rope_scaling": {
                   "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}})},
@@ -372,6 +394,13 @@ def test_a_launch_file_finds_its_model(tmp_path: Path) -> None:
     launch = {"model-path": "model", "json-model-override-args": json.dumps({"rope_theta": 1e6})}
     (tmp_path / "sglang.json").write_text(json.dumps(launch))
     assert not pn.compare(tmp_path / "sglang.json", {**LLAMA31, "rope_theta": 1e6})
+
+
+def test_a_server_serves_the_length_that_it_is_told() -> None:
+    for settings in ({"max_model_len": 8192}, {"rope_theta": 5e5}):
+        found = pn.explain({"model": LLAMA31, "hf_overrides": {}, **settings}).description
+        assert found is not None
+        assert found.length == settings.get("max_model_len", 131072)
 
 
 def test_an_override_without_a_base_keeps_it_and_says_what_vllm_does() -> None:

@@ -84,6 +84,15 @@ def test_a_factor_that_follows_from_lengths_is_written() -> None:
     assert write(model, "mistral").entries["yarn"]["factor"] == 2.0
 
 
+def test_an_attention_factor_beside_that_of_yarn_is_written() -> None:
+    """llama.cpp multiplies it by YaRN's own, which no published model's differs from."""
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
+    model = read(pn.Rotary(64, scaling={**scaling, "attention_factor": 1.5}), "read")
+    written = write(model, "gguf", permuted=True)
+    size = {"llama.block_count": 1, "llama.context_length": 16384}
+    assert not pn.compare(model, read_again("gguf", {**written.entries, **size}), permuted=True)
+
+
 @pytest.mark.parametrize("form", ["gguf", "mistral"])
 def test_permuted_weights_excuse_the_pairing_alone(form: str) -> None:
     model = read({**PUBLISHED["gpt-oss"], "num_hidden_layers": 12, "model_type": "llama"}, "read")
@@ -100,6 +109,7 @@ def test_permuted_weights_excuse_the_pairing_alone(form: str) -> None:
         ("hf", "deepseek-v3", "softmax correction"),
         ("gguf", "gpt-oss", "truncate false"),
         ("gguf", "llama-3.1", "weights of queries and keys have to be permuted"),
+        ("gguf", "olmo-3", "A separate rotation for the sliding layers"),
         ("megatron", "gemma-3-4b", "one rotation for all layers"),
         ("megatron", "phi-3.5-mini", "scaling longrope"),
         ("mistral", "llama-3.1", "scaling llama3"),

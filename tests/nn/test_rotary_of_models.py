@@ -18,6 +18,10 @@ from posenc_native.base.errors import fault_of  # noqa: E402
 LLAMA = {"model_type": "llama", "head_dim": 16, "rope_theta": 5e5, "num_hidden_layers": 4}
 GEMMA = ("gemma-3-27b", "sliding_attention")
 NARROW = {"rope_type": "linear", "factor": 4.0}
+# Its frequencies depend on seq_len.
+DYNAMIC = {
+    **LLAMA, "max_position_embeddings": 64, "rope_scaling": {"rope_type": "dynamic", "factor": 4.0},
+}  # fmt: skip
 
 # module: the Rotary that it is
 SAME = {
@@ -33,8 +37,8 @@ SAME = {
     ),
     "config": (lambda: pnn.RotaryEmbedding.from_config(LLAMA),
                lambda: pn.Rotary.from_config(LLAMA)),
-    "config of a layer": (lambda: pnn.RotaryEmbedding.from_config(LLAMA, layer=3, seq_len=100),
-                          lambda: pn.Rotary.from_config(LLAMA, layer=3, seq_len=100)),
+    "config of a layer": (lambda: pnn.RotaryEmbedding.from_config(DYNAMIC, layer=3, seq_len=100),
+                          lambda: pn.Rotary.from_config(DYNAMIC, layer=3, seq_len=100)),
     "Rotary": (lambda: pnn.RotaryEmbedding(pn.Rotary(16, inv_freq=np.arange(1, 9) / 7, scale=0.5)),
                lambda: pn.Rotary(16, inv_freq=np.arange(1, 9) / 7, scale=0.5)),
     "frequencies": (lambda: pnn.RotaryEmbedding(20, inv_freq=np.arange(10) / 7, scale=0.5),

@@ -216,6 +216,16 @@ def test_learned_frequencies_stay_the_parameter():
     assert learned.inv_freq.grad.abs().max() > 0.1
 
 
+def test_a_learned_module_keeps_the_rest_of_its_rotation():
+    # By its own call: the functions above read scale and layout from the rotation.
+    expected = pn.apply_rotary(Q, 3, np.float32(ROPE.inv_freq), **SAID)
+    q, _ = pnn.LearnedRotaryEmbedding(ROPE)(torch.tensor(Q), None, 3)
+    assert_same(q, expected)
+    across = torch.tensor(Q).transpose(1, 2)
+    q, _ = pnn.LearnedRotaryEmbedding(ROPE, layout="bhsd")(across, None, 3)
+    assert_same(q.transpose(1, 2), expected)
+
+
 @kinds
 def test_in_place_is_whatever_is_true(of):
     if of is of_gradients:
