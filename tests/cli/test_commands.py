@@ -154,6 +154,7 @@ def write_gguf(path: Path, model: Path) -> None:
 NO_SENSE = [
     ("dance", ": COMMAND: invalid choice: 'dance'"),
     ("--json info", " info: unrecognized arguments: --json (write them after the command: `"),
+    ("--json=1 info", " info: unrecognized arguments: --json=1 (write them after the command: `"),
     ("explain --preset llama-9", " explain: --preset: expected a preset like llama-"),
     ("info --loud", " info: unrecognized arguments: --loud"),
     ("info --js", " info: unrecognized arguments: --js"),  # no abbreviations

@@ -185,6 +185,14 @@ def test_layers_are_named() -> None:
     assert difference.layers == (3, 7)
 
 
+def test_values_are_in_the_order_of_the_sources() -> None:
+    """Also where one of the two does not number its layers, and the other has a single kind."""
+    gemma, rope = PUBLISHED["gemma-3-4b"], pn.Rotary(256, base=1e4)
+    for pair, values in (((gemma, rope), (1e6, 1e4)), ((rope, gemma), (1e4, 1e6))):
+        found = [each.values for each in pn.compare(*pair).differences if each.field == "base"]
+        assert found == [values]
+
+
 def test_a_length_beyond_which_they_part() -> None:
     found = pn.compare(LLAMA, scaled(**DYNAMIC))
     assert "up to 131,072 positions" in found.differences[0].comment
@@ -306,6 +314,22 @@ def test_weights_tell_whether_they_were_permuted(tmp_path: Any) -> None:
     with pytest.raises(ValueError, match="q_proj, wq, attn_q") as caught:
         pn.compare(half, half, weights=[None, tmp_path / "x.safetensors"])
     assert fault_of(caught.value) is not None
+
+
+def test_weights_of_some_of_all_layers_are_read(tmp_path: Any) -> None:
+    """And of each head the dims that are rotated: the first layers and dims are random here."""
+    numpy = pytest.importorskip("safetensors.numpy")
+    rng = np.random.default_rng(1)
+    state = {}
+    for layer in range(16):
+        for name, trained in zip("qk", half_trained("half"), strict=True):
+            weight = rng.standard_normal((4, 48, 64)).astype(np.float32)
+            if layer >= 4:
+                weight[:, 16:] = trained.reshape(4, 32, 64)
+            state[f"layers.{layer:02}.{name}_proj.weight"] = weight.reshape(-1, 64)
+    numpy.save_file(state, tmp_path / "deep.safetensors")
+    rope = pn.Rotary(48, rotary_dim=32, rotary_start=16, pairing="interleaved")
+    assert fields(rope, rope, weights=[None, tmp_path / "deep.safetensors"]) == ["pairing"]
 
 
 @pytest.mark.parametrize(

@@ -41,8 +41,8 @@ CASES = {
     "attention factor": ("that does not read this uses 1.277 (0.1 ln(factor) + 1)",
                          PUBLISHED["ministral-3"], scaled(**YARN)),
     "attention factor, equal": (
-        "Cosines and sines are multiplied by 1.208 (the attention factor), so scores grow by a "
-        "factor of 1.459", PUBLISHED["olmo-3"], LLAMA,
+        "multiplied by 1.208 (the attention factor), so scores grow by a factor of 1.459.",
+        PUBLISHED["olmo-3"], LLAMA,
     ),
     "mscale alone": ("mscale is given without the other", scaled(**YARN, mscale=1.0),
                      scaled(**YARN, mscale=1.0, mscale_all_dim=1.0)),
@@ -56,7 +56,8 @@ CASES = {
     "llama3": ("Here 29 pairs keep their frequency, 6 are blended and 29 are slowed by 8.",
                PUBLISHED["llama-3.1"], LLAMA),
     "llama3, step": ("make a step", PUBLISHED["llama-4-scout"], PUBLISHED["llama-3.1"]),
-    "axes": ("read only the first row", PUBLISHED["qwen2-vl"], LLAMA),
+    "axes": ("the shape [3, batch, tokens]. Fused kernels that read only the first row",
+             PUBLISHED["qwen2-vl"], LLAMA),
     "axes, turns": ("ggml's IMROPE", PUBLISHED["qwen3-vl"], PUBLISHED["qwen2-vl"]),
     "axes, shares": ("24 by time, 20 by height, 20 by width", PUBLISHED["qwen3-vl"],
                      PUBLISHED["qwen2-vl"]),

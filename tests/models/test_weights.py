@@ -217,6 +217,10 @@ def test_names_with_arguments_of_their_own():
     )
     assert result["h.0.attn.out.weight"] is state["h.0.attn.out.weight"]
     assert not np.array_equal(result["h.0.attn.q_norm.weight"], state["h.0.attn.q_norm.weight"])
+    # What is said for an entry wins over what is said for all; a single pair has one order.
+    names = {"q_norm": {"rotary_dim": 2}}
+    own = pn.permute_state_dict(state, 4, to="interleaved", names=names, rotary_dim=4)
+    np.testing.assert_array_equal(own["h.0.attn.q_norm.weight"], state["h.0.attn.q_norm.weight"])
     only = pn.permute_state_dict(state, 4, to="interleaved", names=["q_norm"])
     assert only["h.0.attn.qkv.weight"] is state["h.0.attn.qkv.weight"]
 
@@ -468,6 +472,10 @@ def test_what_a_guess_counts():
         grouped = pn.guess_pairing([(np.concatenate([q[:16]] * 3), k[:16])], 16)
         alone = pn.guess_pairing([(q[:16], k[:16])], 16)
         assert grouped.scores == pytest.approx(dict(alone.scores))
+        # Neighboring heads of queries share a head of keys.
+        twice = np.repeat(q.reshape(3, 16, 40), 2, axis=0).reshape(96, 40)
+        shared = pn.guess_pairing([(twice, k)], 16)
+        assert shared.scores == pytest.approx(dict(evidence.scores))
         # A slice of a head.
         wide = [np.concatenate([normal(3, 5, 40, seed=4), w.reshape(3, 16, 40),
                                 normal(3, 3, 40, seed=5)], 1).reshape(72, 40)

@@ -231,7 +231,9 @@ def test_the_state_is_the_parameters(make):
 def test_fire_loads_numbers_without_an_axis():
     module, other = randomized(pnn.FIRE(H)), pnn.FIRE(H)
     state = module.state_dict()
-    old = {name: x.squeeze() if name in ("c", "threshold_scale") else x for name, x in state.items()}
+    old = {
+        name: x.squeeze() if name in ("c", "threshold_scale") else x for name, x in state.items()
+    }
     assert [x.ndim for x in old.values()].count(0) == 2
     other.load_state_dict(old)
     assert all(torch.equal(x, state[name]) for name, x in other.state_dict().items())
