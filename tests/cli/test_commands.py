@@ -77,6 +77,7 @@ def test_help_teaches(
     assert "examples:" in out
     assert len(out) > 400
     assert all(action.help for action in parser._actions if action.option_strings), out
+    assert "default: False" not in " ".join(out.split())  # of what is typed to be true
     described, _, rest = out.partition("\nexamples:\n")
     # Examples are to be copied: they stay whole.
     for line in (described + rest.partition("\n\n")[2]).splitlines()[1:]:

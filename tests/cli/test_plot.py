@@ -119,6 +119,10 @@ SAME: dict[str, tuple[str, Callable[[Any], Any]]] = {
             pn.Rotary(16), np.arange(7, 12), x=np.load("q.npy"), pairs=[1, 2], tokens=[0, 4]
         ),
     ),
+    "rotation, a head of a batch": (
+        "rotation --head-dim 16 --x layer.npy --head 4",
+        lambda plot: plot.rotation(pn.Rotary(16), x=np.load("layer.npy")[1, 1]),
+    ),
     "frequencies, of nothing": ("frequencies", lambda plot: plot.frequencies(pn.Rotary(128))),
     "frequencies": (
         "frequencies --preset llama-3.1",
@@ -160,7 +164,8 @@ def drawn(figure: Any) -> str:
 def vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     random = np.random.default_rng(3)
-    for name, shape in (("q", (5, 16)), ("k", (5, 16)), ("table", (32, 2))):
+    shapes = {"q": (5, 16), "k": (5, 16), "table": (32, 2), "layer": (2, 3, 7, 16)}
+    for name, shape in shapes.items():
         np.save(name, random.standard_normal(shape))
 
 

@@ -35,6 +35,17 @@ def test_a_curve_for_each_kind_of_layer() -> None:
     assert labels == ["full_attention", "sliding_attention", "what bfloat16 can show, 1/512"]
 
 
+def test_a_curve_is_thinner_where_room_is_short() -> None:
+    from matplotlib import pyplot
+
+    widths = []
+    for size in ((8.0, 4.4), (2.0, 1.6)):
+        _, ax = pyplot.subplots(figsize=size)
+        widths.append(pn.plot.compare("llama-3", "llama-3.1", 100, ax=ax).lines[0].get_linewidth())
+    # The least part of its usual size.
+    assert widths[1] == pytest.approx(0.7 * widths[0])
+
+
 def test_marks_at_one_position_surround_each_other() -> None:
     ax = pn.plot.compare("gemma-3-27b", pn.Rotary(128, base=12000.0))
     outer, inner = ax.collections

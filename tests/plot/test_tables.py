@@ -243,6 +243,8 @@ def test_row_of_a_position(layout):
         # As many, in order, as pairs.
         assert np.allclose(row[columns], function(50 * pn.frequencies(128)), atol=1e-6)
     assert named["sine"].get_linestyle() != named["cosine"].get_linestyle()
+    low, high = ax.get_ylim()
+    assert 2 / (high - low) > 0.8  # from -1 to 1, above the legend
     (top,) = ax.child_axes
     pairs = np.array(named["sine"].get_xdata())
     for x, text in zip(top.get_xticks(), top.get_xticklabels(), strict=True):

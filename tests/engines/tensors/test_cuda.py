@@ -122,6 +122,20 @@ def test_a_captured_decoding_step_follows_its_position():
         assert_all_same((q, k), expected)
 
 
+def test_the_first_call_of_a_module_may_be_captured():
+    # Moving it copied its frequencies: a capture allows no copy from the host.
+    q, k = random((1, 4, 1, HEAD_DIM), device="cuda"), random((1, 2, 1, HEAD_DIM), device="cuda")
+    position = torch.tensor([77], device="cuda")
+    pnn.RotaryEmbedding(HEAD_DIM, base=3e5).to("cuda")(q, k, position)  # what all modules share
+    rope = pnn.RotaryEmbedding(HEAD_DIM).to("cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = rope(q, k, position)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert_all_same(results, rope(q, k, position))
+
+
 # --- torch.compile
 
 
