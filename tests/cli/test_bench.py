@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -59,11 +60,15 @@ def test_bench_stays_where_it_is_started(
     """Files that options name are those of the folder where they are typed."""
     pytest.importorskip("torch")
     main = repository / "benchmarks" / "__main__.py"
-    main.write_text("import os; print(os.getcwd())", encoding="utf-8")
+    main.write_text("import os, sys; print(os.getcwd(), *sys.path, sep='\\n')", encoding="utf-8")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
+    mine = str(tmp_path / "modules of the caller")
+    monkeypatch.setenv("PYTHONPATH", mine, prepend=os.pathsep)
     assert cli.main(["bench"]) == 0
-    assert capfd.readouterr().out == f"{tmp_path / 'elsewhere'}\n"
+    where, *searched = capfd.readouterr().out.splitlines()
+    assert where == str(tmp_path / "elsewhere")
+    assert mine in searched
 
 
 def test_bench_sets_up_what_is_missing(repository: Path, capfd: pytest.CaptureFixture[str]) -> None:

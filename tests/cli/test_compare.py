@@ -158,5 +158,6 @@ def test_completion_knows_commands_and_options(
 ) -> None:
     pytest.importorskip("shtab")
     script = output_of(f"completion {shell}", capsys)
-    for word in ("explain", "compare", "similarity-matrix", "permuted"):
+    own = {"bash": "complete -o", "zsh": "#compdef", "tcsh": "complete posenc-native"}
+    for word in (own[shell], "explain", "compare", "similarity-matrix", "permuted"):
         assert word in script

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import mpmath
+import numpy as np
 import pytest
 from command_line import output_of, refusal
 
@@ -113,6 +114,9 @@ def test_demo(
         spread = max(max(row) - min(row) for row in zip(*ours.weights, strict=True))
         assert spread < 1e-6  # one line for all tokens
         assert ours.elsewhere < 1e-6
+        # What one token lacks, others have: half of all differences.
+        apart = np.abs(np.array(theirs.weights) - np.array(ours.weights)).sum(1)
+        assert theirs.elsewhere == pytest.approx(apart.mean() / 2, abs=2e-6)
         shares.append(theirs.elsewhere)
     # A panel of attention for each position, with a line for each token and way; below, the errors.
     *panels, errors = drawn[0].axes

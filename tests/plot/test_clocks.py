@@ -65,6 +65,15 @@ def test_hands_point_to_sine_and_cosine(encoding):
     assert "position 50" in title(ax)
 
 
+def test_the_sector_of_a_pair_that_turns_backward_lies_on_the_other_side():
+    ax = pn.plot.clock(pn.Rotary(4, inv_freq=[1.0, -1.0]), 1, pairs=[0, 1])
+    forward, backward = (patch for patch in ax.patches if isinstance(patch, Wedge))
+    # A wedge goes counterclockwise from theta1 to theta2, and 90 degrees is 12 o'clock.
+    turned = math.degrees(1)
+    assert (forward.theta1, forward.theta2) == (pytest.approx(90 - turned), 90)
+    assert (backward.theta1, backward.theta2) == (90, pytest.approx(90 + turned))
+
+
 def place(word):
     word, factors = word.replace(",", ""), {"k": 1e3, "M": 1e6, "G": 1e9}
     return float(word[:-1]) * factors[word[-1]] if word[-1] in factors else float(word)
