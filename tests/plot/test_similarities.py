@@ -167,11 +167,14 @@ def test_starts_that_share_no_offset():
 
 
 def test_a_matrix_of_products():
-    q = np.random.default_rng(0).standard_normal((3, 32))
-    rope = pn.Rotary(32)
-    ax = pn.plot.similarity_matrix(rope, np.arange(7, 20), q=q)
-    turned = rope.apply(np.repeat(q[:, None], 13, 1).astype("f"), np.arange(7, 20), layout="hsd")
-    expected = np.einsum("hqd,hkd->qk", turned, turned) / 3
+    # With keys of their own it is not symmetric: rows are queries.
+    q, k = np.random.default_rng(0).standard_normal((2, 3, 32))
+    rope, places = pn.Rotary(32), np.arange(7, 20)
+    ax = pn.plot.similarity_matrix(rope, places, q=q, k=k)
+    turned = [
+        rope.apply(np.repeat(x[:, None], 13, 1).astype("f"), places, layout="hsd") for x in (q, k)
+    ]
+    expected = np.einsum("hqd,hkd->qk", *turned) / 3
     np.testing.assert_allclose(ax.images[0].get_array(), expected, rtol=1e-5, atol=1e-5)
     assert ax.images[0].get_extent() == [6.5, 19.5, 19.5, 6.5]
     rows = pn.sinusoidal(9, 16).astype(float)

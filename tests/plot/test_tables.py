@@ -175,12 +175,14 @@ def test_waves_are_columns():
     assert labels == ["0, sine", "13, cosine", "40, sine"]
 
 
-@pytest.mark.parametrize("base", [10000.0, 100.0])
-def test_wavelengths_are_marked(base):
-    spec = pn.SinusoidalSpec(128, base=base)
-    ax = pn.plot.waves(spec, 100, dimensions=[0, 21, 126])
-    lengths = 2 * math.pi * base ** (2 * np.array([0, 10, 63]) / 128)
-    assert np.allclose(lengths, pn.wavelengths(128, base)[[0, 10, 63]])
+@pytest.mark.parametrize(
+    ("base", "scale", "first"), [(1e4, 1.0, 0), (100.0, 1.0, 0), (1e4, 0.5, 0), (1e4, 1.0, 300)]
+)
+def test_wavelengths_are_marked(base, scale, first):
+    spec = pn.SinusoidalSpec(128, base=base, scale=scale)
+    ax = pn.plot.waves(spec, np.arange(first, first + 100), dimensions=[0, 21, 126])
+    lengths = 2 * math.pi * base ** (2 * np.array([0, 10, 63]) / 128) / scale
+    assert np.allclose(lengths * scale, pn.wavelengths(128, base)[[0, 10, 63]])
     for arrow, text, length in zip(ax.patches, ax.texts, lengths, strict=True):
         (start, _), (end, _) = arrow._posA_posB
         words = text.get_text()
@@ -188,8 +190,14 @@ def test_wavelengths_are_marked(base):
             length, rel=6e-4
         )
         assert ("longer than shown" in words) == (length > 99)
-        assert start == 0
-        assert end == pytest.approx(min(length, 99))
+        assert start == first
+        assert end == pytest.approx(first + min(length, 99))
+
+
+def test_columns_of_sines_are_behind_the_coordinate():
+    spec = pn.SinusoidalSpec(9, include_coordinates=True)
+    ax = pn.plot.waves(spec, 10, dimensions=[0, 1, 2])
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["0", "1, sine", "2, cosine"]
 
 
 def test_waves_of_many_positions():
