@@ -249,7 +249,11 @@ if not TYPE_CHECKING:
     def __getattr__(name):
         if name in _MODULES:
             late.torch_is_there()
+            from .base.suggestions.vocabulary import answered
+
             found = getattr(importlib.import_module(f".{_MODULES[name]}", __name__), name)
+            if not isinstance(found, type):
+                found = answered(found, __name__)
             globals()[name] = found  # the next lookup does not come here
             return found
         if name in _OPTIONAL:

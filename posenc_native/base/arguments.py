@@ -306,24 +306,6 @@ def check_known_name(
         wrong_value(function, argument, expected, repr(name))
 
 
-# Other libraries' names for the two usual pairings.
-_PAIRINGS = {
-    "half": ("neox", "gpt_neox", "neox_style", "rotate_half", "split", "llama", "hf", "halves"),
-    "interleaved": ("gptj", "gpt_j", "gptj_style", "adjacent", "pairs", "meta", "complex"),
-}
-
-
-def pairing_hint(name: object) -> str:
-    """A hint that translates another library's name for a pairing."""
-    if not isinstance(name, str):
-        return ""
-    text = name.lower().replace("-", "_").replace(" ", "_")
-    for pairing, others in _PAIRINGS.items():
-        if name != pairing and (text == pairing or text in others):
-            return f"{name!r} is {pairing!r} here"
-    return ""
-
-
 def check_shape(
     function: str, argument: str, shape: tuple[int, ...], expected: tuple[int, ...]
 ) -> None:

@@ -9,7 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .arguments import one_of, pairing_hint, size, wrong_type, wrong_value
+from .arguments import one_of, size, wrong_type, wrong_value
+from .suggestions.vocabulary import value_hint
+
+PAIRINGS = ("half", "interleaved")  # the names; an int is a pairing too
 
 
 @dataclass(frozen=True)
@@ -249,7 +252,7 @@ def _block_size(function: str, argument: str, pairing: object, pairs: int) -> in
     same = "'same', " if argument == "out_pairing" else ""
     expected = f"{same}'half', 'interleaved' or an even int that divides {2 * pairs}"
     if isinstance(pairing, str):
-        wrong_value(function, argument, expected, repr(pairing), pairing_hint(pairing))
+        wrong_value(function, argument, expected, repr(pairing), value_hint(pairing, PAIRINGS))
     block = size(function, argument, pairing)
     if block == 0 or block % 2 or 2 * pairs % block:
         wrong_value(function, argument, expected, block)

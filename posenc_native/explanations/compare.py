@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from posenc_native.base import arguments
-from posenc_native.base.suggestions.vocabulary import check_given, check_words, takes_words
 from posenc_native.formats.description import (
     Description,
     at_length,
@@ -43,7 +42,6 @@ from .words import layer_numbers, number
 _MOST_POSITIONS = 1 << 10  # in one call
 
 
-@takes_words
 def compare(
     first: Any,
     second: Any,
@@ -51,7 +49,6 @@ def compare(
     at: Sequence[int] | None = None,
     permuted: bool = False,
     weights: Sequence[str | os.PathLike[str] | None] | None = None,
-    **unknown: NoReturn,
 ) -> Comparison:
     """Say whether checkpoints, configurations or descriptions rotate alike, and what differs.
 
@@ -94,8 +91,6 @@ def compare(
         False
     """
     function = "compare"
-    check_words(compare, unknown)
-    check_given(compare, first, second)
     positions = None if at is None else _positions(function, at)
     base, *others = _with_names([read(source, function) for source in (first, second, *more)])
     guesses = _guesses(function, (base, *others), weights)

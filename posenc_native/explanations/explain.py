@@ -8,12 +8,11 @@ these differences.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from posenc_native.base.suggestions.vocabulary import check_given, check_words, takes_words
 from posenc_native.formats.description import Description
 from posenc_native.formats.reading import read
 from posenc_native.models.config import LayerGroup
@@ -26,8 +25,7 @@ from .field_words import SAME, base_of, in_words, shares, value_text
 from .words import number, times, turn_text
 
 
-@takes_words
-def explain(config: Any, **unknown: NoReturn) -> Explanation:
+def explain(config: Any) -> Explanation:
     """Say in plain words how a model rotates, and where engines are known to disagree about it.
 
     Args:
@@ -61,8 +59,6 @@ def explain(config: Any, **unknown: NoReturn) -> Explanation:
           10,000), one turn every 6.3 positions to one every 6,283.
           No scaling: frequencies and cosines are used as they are.
     """
-    check_words(explain, unknown)
-    check_given(explain, config)
     model = read(config, "explain")
     explained = tuple(_explained(model, group) for group in model.groups)
     rotating = [found.rotary for found in explained if found.rotary is not None]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import nn
 
 from posenc_native.base.arguments import wrong_type
-from posenc_native.base.suggestions.vocabulary import check_given, check_words, takes_words
+from posenc_native.base.suggestions.vocabulary import answered
 
 from .forms import NotServed
 from .groups import groups_sharing_tables
@@ -21,10 +21,8 @@ from .signatures import makes_tables
 __all__ = ["Patch", "patch", "unpatch"]
 
 
-@takes_words
-def patch(
-    model: Any, *, inplace: bool | None = None, fuse_norm: bool = False, **unknown: NoReturn
-) -> Patch:
+@answered
+def patch(model: Any, *, inplace: bool | None = None, fuse_norm: bool = False) -> Patch:
     """Make `model` rotate its queries and keys with this library.
 
     Args:
@@ -124,8 +122,6 @@ def patch(
         model.generate(**inputs)
         handle.undo()
     """
-    check_words(patch, unknown)
-    check_given(patch, model)
     skipped: dict[str, str] = {}
     learned = LearnedPlanner(skipped.setdefault, inplace)
     modules: dict[str, nn.Module] = {}

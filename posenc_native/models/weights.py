@@ -19,7 +19,8 @@ import numpy.typing as npt
 from posenc_native.base import arguments
 from posenc_native.base.arguments import is_tensor, wrong_value
 from posenc_native.base.errors import error_of, fault_of
-from posenc_native.base.views import rotary_view
+from posenc_native.base.suggestions.vocabulary import value_hint
+from posenc_native.base.views import PAIRINGS, rotary_view
 
 if TYPE_CHECKING:
     from typing_extensions import NotRequired, TypedDict, Unpack
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["PairingEvidence", "expected_pairing", "guess_pairing", "permute_qk",
            "permute_state_dict"]  # fmt: skip
 
-PAIRINGS = ("half", "interleaved")
 # Entries of state dicts with an axis of query or key dims, under the names that most projects use:
 # projections (Hugging Face, Llama as published, GGUF), norms of heads, LoRA's outer factor and
 # magnitude.
@@ -116,7 +116,7 @@ def permute_qk(
     if source is None:
         if isinstance(to, str) and to not in PAIRINGS:
             expected = "'half', 'interleaved' or an even int"
-            wrong_value(function, "to", expected, repr(to), arguments.pairing_hint(to))
+            wrong_value(function, "to", expected, repr(to), value_hint(to, PAIRINGS))
         if to not in PAIRINGS:
             wrong_value(function, "source", f"a pairing to go with to={to!r}", None)
         source = PAIRINGS[1 - PAIRINGS.index(to)]

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from posenc_native.base import arguments
-from posenc_native.base.suggestions.vocabulary import MISSING, check_given, takes_words
 from posenc_native.engines.tensors.sharded.taken_apart import taken_apart
 from posenc_native.relative.alibi import alibi_diagonals, alibi_slopes
 from posenc_native.relative.bias import add_toeplitz_bias, toeplitz_bias
@@ -101,7 +100,6 @@ class BiasOfHeads(ToeplitzBias):
         self.num_heads: int = arguments.size(function, "num_heads", num_heads)
         self.heads: range = heads_of(function, heads, self.num_heads)
 
-    @takes_words
     def diagonals(
         self,
         q_len: int,
@@ -110,8 +108,6 @@ class BiasOfHeads(ToeplitzBias):
         device: Device | None = None,
     ) -> Tensor:
         """The diagonals: ``[H, q_len + k_len - 1]``, or ``[B, H, ...]`` for q_offset ``[B]``."""
-        if k_len is MISSING:
-            check_given(BiasOfHeads.diagonals, q_len, k_len, owner=self)
         lengths = {"q_len": q_len, "k_len": k_len, "q_offset": q_offset}
         values: Tensor = self._diagonals(device_of(self, device), causal=self.causal, **lengths)
         return values

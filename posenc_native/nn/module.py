@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from posenc_native.base import arguments
 from posenc_native.base.calls import call_arguments
-from posenc_native.base.suggestions.vocabulary import check_given, check_words, takes_words
+from posenc_native.base.suggestions.vocabulary import answer_methods, missing_hint
 from posenc_native.relative.heads import shown_heads
 from posenc_native.rotary.rotary import Rotary
 from posenc_native.rotary.supports import rotary_in
@@ -22,7 +22,15 @@ if TYPE_CHECKING:
     from posenc_native.base.kinds import SupportsRotary
 
 
-class Described(nn.Module):
+class Module(nn.Module):
+    """A module whose wrong calls say what to write."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        answer_methods(cls)
+
+
+class Described(Module):
     """A module that returns a tensor and is printed as the call that makes it."""
 
     __call__: Callable[..., Tensor]  # torch's returns Any
@@ -47,30 +55,21 @@ class Described(nn.Module):
 _WRITTEN = (int, float, str, tuple, range)  # types of attributes that are shown: no parameters
 
 
-class Rotating(nn.Module):
+class Rotating(Module):
     """A module that rotates q and k. Its ``apply`` is torch's, and says so if it gets a tensor."""
 
-    _for_one_tensor = "for queries alone write module(q, None)"
-
-    @takes_words
     def apply(self, fn: Callable[[nn.Module], None], *others: Any, **options: Any) -> Self:
         """Call a function with this module, like every ``torch.nn.Module.apply``.
 
         It does not rotate: ``module.rope.apply(x, positions)`` of a `RotaryEmbedding` does.
         """
-        check_given(Rotating.apply, fn, owner=self)
         if others or options or not callable(fn):
             function = f"{type(self).__name__}.apply"
+            hint = missing_hint("k", {kind.__name__ for kind in type(self).__mro__})
             expected = "one function of a module, as in torch.nn.Module.apply"
             given = ", ".join([*(type(value).__name__ for value in (fn, *others)), *options])
-            arguments.wrong_type(function, "fn", expected, given, self._for_one_tensor)
+            arguments.wrong_type(function, "fn", expected, given, hint)
         return super().apply(fn)
-
-    def _check_both(self, q: Any, k: Any, unknown: Mapping[str, object]) -> None:
-        """TypeError for a call with q alone or with unknown keywords."""
-        forward = type(self).forward
-        check_words(forward, unknown, owner=self)
-        check_given(forward, q, k, owner=self, k=self._for_one_tensor)
 
 
 def rotary_of(

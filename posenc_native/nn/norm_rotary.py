@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from posenc_native.base import arguments
 from posenc_native.base.calls import call_arguments
 from posenc_native.base.norms import NORMS
-from posenc_native.base.suggestions.vocabulary import MISSING, takes_words
+from posenc_native.base.suggestions.vocabulary import MISSING, refuse, takes_words
 
 from .module import positive_size
 from .placement import local_heads
@@ -143,11 +143,13 @@ class NormRotaryEmbedding(RotatingModule):
         layout: str | None = None,
         inplace: bool = False,
         contiguous: bool = False,
+        *more: NoReturn,
         **unknown: NoReturn,
     ) -> tuple[Tensor, Tensor]:
         """Norm and rotate q and k; arguments as in `RotaryEmbedding.forward`."""
-        if unknown or k is MISSING:
-            self._check_both(q, k, unknown)
+        if more or unknown or k is MISSING:
+            options = layout, inplace, contiguous
+            refuse(NormRotaryEmbedding.forward, self, q, k, positions, *options, *more, **unknown)
         if contiguous:
             function = type(self).__name__
             q = arguments.in_order(function, q, inplace)

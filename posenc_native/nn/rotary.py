@@ -12,14 +12,12 @@ from torch import Tensor, nn
 
 from posenc_native.base import arguments
 from posenc_native.base.calls import call_arguments
-from posenc_native.base.suggestions import vocabulary
-from posenc_native.base.suggestions.vocabulary import MISSING, check_given, takes_words
+from posenc_native.base.suggestions.vocabulary import MISSING, refuse, takes_words
 from posenc_native.base.views import check_frequency_axes
 from posenc_native.relative.heads import Heads, heads_of, shown_heads
 from posenc_native.rotary.apply import apply_rotary_qk
 from posenc_native.rotary.rotary import Rotary
 from posenc_native.rotary.supports import rotary_in
-from posenc_native.rotary.verbs import ONE_IS_NONE
 from posenc_native.rotary.xpos import apply_xpos, xpos_tables
 
 from .initial import initialize_heads
@@ -41,7 +39,6 @@ class RotaryModule(Rotating):
 
     _made_by: tuple[str, str] | None = None  # class method and its arguments, for print(model)
 
-    @takes_words
     def __init__(
         self,
         head_dim: int | SupportsRotary,
@@ -55,11 +52,8 @@ class RotaryModule(Rotating):
         layout: str | None = None,
         inv_freq: npt.ArrayLike | None = None,
         scale: float | None = None,
-        **unknown: NoReturn,
     ) -> None:
         super().__init__()
-        if unknown or head_dim is MISSING:
-            vocabulary.unknown_keywords(type(self).__name__, unknown, type(self))
         self.rope: Rotary = rotary_of(
             type(self).__name__, head_dim, layout, base=base, rotary_dim=rotary_dim,
             pairing=pairing, scaling=scaling, axis_map=axis_map, rotary_start=rotary_start,
@@ -67,7 +61,6 @@ class RotaryModule(Rotating):
         )  # fmt: skip
 
     @classmethod
-    @takes_words
     def from_config(
         cls,
         config: Any,
@@ -92,12 +85,10 @@ class RotaryModule(Rotating):
             >>> pnn.RotaryEmbedding.from_config(config)
             RotaryEmbedding(64, base=500000.0)
         """
-        check_given(cls.from_config, config, owner=cls)
         rope = Rotary.from_config(config, layer_type, layer=layer, seq_len=seq_len)
         return cls(rope, **options)
 
     @classmethod
-    @takes_words
     def preset(
         cls, name: str, layer_type: str | None = None, *, seq_len: int | None = None, **options: Any
     ) -> Self:
@@ -115,7 +106,6 @@ class RotaryModule(Rotating):
             >>> pnn.RotaryEmbedding.preset("gemma-3-27b", "sliding_attention").rope.base
             10000.0
         """
-        check_given(cls.preset, name, owner=cls)
         module = cls(Rotary.preset(name, layer_type, seq_len=seq_len), **options)
         given = {"name": name, "layer_type": layer_type, "seq_len": seq_len}
         module._made_by = "preset", call_arguments(cls.preset, **given)
@@ -147,18 +137,14 @@ class RotatingModule(RotaryModule):
         """The `Rotary`, which functions that take one use: the rotation without the norm."""
         return self.rope
 
-    @takes_words
     def norm(
         self, q: Tensor | None, k: Tensor | None, positions: Positions = None, **options: Any
     ) -> tuple[Tensor, Tensor]:
         """Norm and rotate q and k: `posenc_native.Rotary.norm`, with the module's norm if any."""
-        if k is MISSING:
-            check_given(RotatingModule.norm, q, k, owner=self, k=ONE_IS_NONE)
         norm: Any = self.rope.norm
         own = self._norm_options(q, k)
         return norm(q, k, positions, **own, **options)  # type: ignore[no-any-return]
 
-    @takes_words
     def append(
         self,
         q: Tensor | None,
@@ -174,8 +160,6 @@ class RotatingModule(RotaryModule):
 
         A module with a norm applies it to q and k first.
         """
-        if slots is MISSING:
-            check_given(RotatingModule.append, q, k, v, positions, keys, values, slots, owner=self)
         own = self._norm_options(q, k)
         given = {"norm": True, **own, **options} if own else options
         return self.rope.append(q, k, v, positions, keys, values, slots, **given)
@@ -226,8 +210,6 @@ class RotaryEmbedding(RotatingModule):
         RotaryEmbedding.preset('llama-3.1')
     """
 
-    _for_one_tensor = "for one tensor write module.rope.apply(x, positions)"
-
     @takes_words
     def forward(
         self,
@@ -237,6 +219,7 @@ class RotaryEmbedding(RotatingModule):
         layout: str | None = None,
         inplace: bool = False,
         contiguous: bool = False,
+        *more: NoReturn,
         **unknown: NoReturn,
     ) -> tuple[Tensor, Tensor]:
         """Rotate q and k.
@@ -247,18 +230,17 @@ class RotaryEmbedding(RotatingModule):
             layout: default the layout of the module.
             inplace, contiguous: as in `posenc_native.apply_rotary_qk`.
         """
-        if unknown or k is MISSING:
-            self._check_both(q, k, unknown)
+        if more or unknown or k is MISSING:
+            options = layout, inplace, contiguous
+            refuse(RotaryEmbedding.forward, self, q, k, positions, *options, *more, **unknown)
         other: Any = k  # for type checkers, results are tensors, as with other modules
         # The method itself, since calling the object takes twice as long.
         return self.rope.__call__(
             q, other, positions, layout=layout, inplace=inplace, contiguous=contiguous
         )
 
-    @takes_words
     def bind(self, q: Tensor, k: Tensor, **options: Any) -> BoundRotary:
         """A rotation for tensors like q and k that checks once: `posenc_native.Rotary.bind`."""
-        check_given(RotaryEmbedding.bind, q, k, owner=self, k=self._for_one_tensor)
         return self.rope.bind(q, k, **options)
 
 
@@ -376,18 +358,14 @@ class LearnedRotaryEmbedding(Rotating):
         """Reset the frequencies to their initial values."""
         initialize_heads(self, "inv_freq", torch.from_numpy(self._initial.copy()))
 
-    @takes_words
     def forward(
         self,
         q: Tensor,
         k: Tensor | None,
         positions: Positions = None,
         layout: str | None = None,
-        **unknown: NoReturn,
     ) -> tuple[Tensor, Tensor]:
         """Rotate q and k; layout: default the layout of the module."""
-        if unknown or k is MISSING:
-            self._check_both(q, k, unknown)
         self._like._check_width("LearnedRotaryEmbedding", "q", q)
         inv_freq = local_heads(self, self.inv_freq)
         if inv_freq.dtype not in (torch.float32, torch.float64):
@@ -450,8 +428,6 @@ class XPos(RotaryModule):
         torch.Size([1, 2, 1, 64])
     """
 
-    _for_one_tensor = "the module takes both: write module(q, k, positions)"
-
     def __init__(
         self,
         head_dim: int | SupportsRotary,
@@ -477,7 +453,6 @@ class XPos(RotaryModule):
         self.decay: dict[str, Any] = {"center": center, "scale_base": scale_base, "gamma": gamma}
         xpos_tables(0, self.rope.inv_freq, **self.decay)  # raises if the decay is invalid
 
-    @takes_words
     def forward(
         self,
         q: Tensor,
@@ -488,11 +463,8 @@ class XPos(RotaryModule):
         contiguous: bool = False,
         *,
         k_positions: Positions = None,
-        **unknown: NoReturn,
     ) -> tuple[Tensor, Tensor]:
         """Rotate and scale q and k; k_positions None for those of q."""
-        if unknown or k is MISSING:
-            self._check_both(q, k, unknown)
         if contiguous:
             q, k = (arguments.in_order("XPos", x, inplace) for x in (q, k))
         rope = self.rope

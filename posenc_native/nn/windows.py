@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from posenc_native.base import arguments
-from posenc_native.base.suggestions.vocabulary import MISSING, check_given, takes_words
 from posenc_native.relative.bias import add_toeplitz_bias, toeplitz_bias
 from posenc_native.relative.heads import Heads, heads_of
 from posenc_native.relative.windows import swin_diagonals, swin_v2_coordinates
@@ -29,11 +28,8 @@ class WindowBias(Described):
         """The diagonals for the patches, ``[H, 2 * rows - 1, 2 * columns - 1]``."""
         raise NotImplementedError
 
-    @takes_words
     def forward(self, scores: Tensor, inplace: bool = False) -> Tensor:
         """Add the bias to scores; `inplace` overwrites them."""
-        if scores is MISSING:
-            check_given(WindowBias.forward, scores, owner=self)
         sum_: Tensor = add_toeplitz_bias(
             scores, self.diagonals(), q_len=self.window, k_len=self.window,
             out=scores if inplace else None,

@@ -11,6 +11,7 @@ from posenc_native.base import arguments
 from posenc_native.base.arguments import is_tensor, wrong_value
 from posenc_native.base.calls import call
 from posenc_native.base.constants import constant_without_tensors
+from posenc_native.base.suggestions.vocabulary import answer_methods
 from posenc_native.engines.arrays import Arrays, of_wholes
 
 from .orders import packed_tokens, share_of, shared_length
@@ -105,6 +106,7 @@ class Rectangle(NamedTuple):
     first_key: int
 
 
+@answer_methods
 @dataclass(frozen=True, repr=False)
 class ContextParallel:
     """One rank's part of the rows that context parallelism shards: one object for q, k and biases.

@@ -22,7 +22,7 @@ from posenc_native.base import arguments
 from posenc_native.base.norms import Norm
 from posenc_native.base.pairs import outputs
 from posenc_native.base.rotation import Rotation, TableRotation
-from posenc_native.base.suggestions.vocabulary import check_given, takes_words, unknown_keywords
+from posenc_native.base.suggestions.vocabulary import refuse, refuse_missing, takes_words
 from posenc_native.engines import backend
 from posenc_native.engines.rotations import Call, run
 
@@ -46,7 +46,7 @@ def rotary_append(
     keys: Any,
     values: Any,
     slots: npt.ArrayLike | torch.Tensor,
-    *,
+    *more: NoReturn,
     layout: str | None = None,
     cache_layout: str = "bhsd",
     norm: bool | None = None,
@@ -113,8 +113,8 @@ def rotary_append(
         >>> values[0, 0, :, 0]
         array([4., 5., 2., 3.], dtype=float32)
     """
-    if unknown:
-        unknown_keywords("rotary_append", unknown, rotary_append)
+    if more or unknown:
+        refuse(rotary_append, q, k, v, positions, inv_freq, keys, values, slots, *more, **unknown)
     to = inplace if out is None else _outputs("rotary_append", q, out, inplace, return_k)
     if norm is None:
         norm = q_weight is not None or k_weight is not None
@@ -125,7 +125,7 @@ def rotary_append(
         compute, *given, *cache, to,
     )  # fmt: skip
     if results is NotImplemented:
-        check_given(rotary_append, q, k, v, positions, inv_freq, keys, values, slots)
+        refuse_missing(rotary_append, q, k, v, positions, inv_freq, keys, values, slots)
         rotation = Rotation(positions, inv_freq, layout, pairing, rotary_start, axis_map, scale)
         call = Call("rotary_append", (q, k, v), rotation, to, (compute,), Norm(*given), cache)
         results = run(call)
@@ -142,7 +142,7 @@ def rotary_append_tables(
     keys: Any,
     values: Any,
     slots: npt.ArrayLike | torch.Tensor,
-    *,
+    *more: NoReturn,
     layout: str | None = None,
     cache_layout: str = "bhsd",
     norm: bool | None = None,
@@ -190,8 +190,8 @@ def rotary_append_tables(
         >>> bool((keys[7, 12] == q[0]).all())
         True
     """
-    if unknown:
-        unknown_keywords("rotary_append_tables", unknown, rotary_append_tables)
+    if more or unknown:
+        refuse(rotary_append_tables, q, k, v, cos, sin, keys, values, slots, *more, **unknown)
     function = "rotary_append_tables"
     to = inplace if out is None else _outputs(function, q, out, inplace, return_k)
     if norm is None:
@@ -203,7 +203,7 @@ def rotary_append_tables(
         *TABLES_ALIKE, *given, *cache, to,
     )  # fmt: skip
     if results is NotImplemented:
-        check_given(rotary_append_tables, q, k, v, cos, sin, keys, values, slots)
+        refuse_missing(rotary_append_tables, q, k, v, cos, sin, keys, values, slots)
         rotation = TableRotation(
             cos, sin, layout, pairing, rotary_start, False, compute, rows, axis_map
         )  # fmt: skip

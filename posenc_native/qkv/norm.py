@@ -25,7 +25,7 @@ import numpy.typing as npt
 from posenc_native.base.norms import Norm
 from posenc_native.base.pairs import missing_one, outputs
 from posenc_native.base.rotation import Rotation, TableRotation
-from posenc_native.base.suggestions.vocabulary import check_given, takes_words, unknown_keywords
+from posenc_native.base.suggestions.vocabulary import refuse, refuse_missing, takes_words
 from posenc_native.engines import backend
 from posenc_native.engines.rotations import Call, run
 
@@ -79,7 +79,7 @@ def norm_rotary_qk(
     k: Any,
     positions: npt.ArrayLike | torch.Tensor | None,
     inv_freq: Frequencies,
-    *,
+    *more: NoReturn,
     q_weight: npt.ArrayLike | torch.Tensor | None = None,
     k_weight: npt.ArrayLike | torch.Tensor | None = None,
     eps: float = 1e-6,
@@ -146,8 +146,8 @@ def norm_rotary_qk(
         >>> float(np.sqrt(np.mean(q**2)).round(3)), float(np.sqrt(np.mean(k**2)).round(3))
         (3.0, 1.0)
     """
-    if unknown:
-        unknown_keywords("norm_rotary_qk", unknown, norm_rotary_qk)
+    if more or unknown:
+        refuse(norm_rotary_qk, q, k, positions, inv_freq, *more, **unknown)
     to = inplace if out is None else outputs("norm_rotary_qk", out, inplace, missing_one(q, k))
     results = backend.door.norm_rotary_qk(
         q, k, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, *ALIKE, compute,
@@ -155,7 +155,7 @@ def norm_rotary_qk(
     )  # fmt: skip
     if results is not NotImplemented:
         return results  # type: ignore[no-any-return]
-    check_given(norm_rotary_qk, q, k, positions, inv_freq)
+    refuse_missing(norm_rotary_qk, q, k, positions, inv_freq)
     rotation = Rotation(positions, inv_freq, layout, pairing, rotary_start, axis_map, scale)
     norm = Norm(q_weight, k_weight, True, eps, norm_over, weight_offset, norm_first)
     call = Call("norm_rotary_qk", (q, k), rotation, to, (compute,), norm)
@@ -186,7 +186,7 @@ def norm_rotary_qk_tables(
     k: Any,
     cos: Any,
     sin: Any,
-    *,
+    *more: NoReturn,
     q_weight: npt.ArrayLike | torch.Tensor | None = None,
     k_weight: npt.ArrayLike | torch.Tensor | None = None,
     eps: float = 1e-6,
@@ -229,8 +229,8 @@ def norm_rotary_qk_tables(
         >>> bool(np.allclose(by_tables[0], by_positions[0], atol=1e-6))
         True
     """
-    if unknown:
-        unknown_keywords("norm_rotary_qk_tables", unknown, norm_rotary_qk_tables)
+    if more or unknown:
+        refuse(norm_rotary_qk_tables, q, k, cos, sin, *more, **unknown)
     function = "norm_rotary_qk_tables"
     to = inplace if out is None else outputs(function, out, inplace, missing_one(q, k))
     results = backend.door.norm_rotary_qk_tables(
@@ -239,7 +239,7 @@ def norm_rotary_qk_tables(
     )  # fmt: skip
     if results is not NotImplemented:
         return results  # type: ignore[no-any-return]
-    check_given(norm_rotary_qk_tables, q, k, cos, sin)
+    refuse_missing(norm_rotary_qk_tables, q, k, cos, sin)
     rotation = TableRotation(
         cos, sin, layout, pairing, rotary_start, False, compute, rows, axis_map
     )  # fmt: skip

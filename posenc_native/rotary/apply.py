@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from posenc_native.base.pairs import missing_one, outputs
 from posenc_native.base.rotation import Rotation
-from posenc_native.base.suggestions.vocabulary import check_given, takes_words, unknown_keywords
+from posenc_native.base.suggestions.vocabulary import refuse, refuse_missing, takes_words
 from posenc_native.engines import backend
 from posenc_native.engines.rotations import Call, run
 
@@ -66,7 +66,7 @@ def apply_rotary(
     x: Any,
     positions: npt.ArrayLike | torch.Tensor | None,
     inv_freq: Frequencies,
-    *,
+    *more: NoReturn,
     layout: str | None = None,
     pairing: Pairing | None = None,
     rotary_start: int | None = None,
@@ -131,8 +131,8 @@ def apply_rotary(
         array([[ 1.    ,  1.    ,  1.    ,  1.    ],
                [ 1.3687, -0.3012,  0.356 ,  1.3818]], dtype=float32)
     """
-    if unknown:
-        unknown_keywords("apply_rotary", unknown, apply_rotary)
+    if more or unknown:
+        refuse(apply_rotary, x, positions, inv_freq, *more, **unknown)
     if not contiguous:
         result = backend.door.apply_rotary(
             x, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse,
@@ -140,7 +140,7 @@ def apply_rotary(
         )  # fmt: skip
         if result is not NotImplemented:
             return result
-    check_given(apply_rotary, x, positions, inv_freq)
+    refuse_missing(apply_rotary, x, positions, inv_freq)
     rotation = Rotation(
         positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse,
         out_pairing=out_pairing,
@@ -174,7 +174,7 @@ def apply_rotary_qk(
     k: Any,
     positions: npt.ArrayLike | torch.Tensor | tuple[Any, Any] | None,
     inv_freq: Frequencies,
-    *,
+    *more: NoReturn,
     layout: str | None = None,
     pairing: Pairing | None = None,
     rotary_start: int | tuple[int, int] | None = None,
@@ -221,8 +221,8 @@ def apply_rotary_qk(
         >>> bool((rotated_k[0, 0, 4] == pn.apply_rotary(k[:, :, 4:], 4, rope)[0, 0, 0]).all())
         True
     """
-    if unknown:
-        unknown_keywords("apply_rotary_qk", unknown, apply_rotary_qk)
+    if more or unknown:
+        refuse(apply_rotary_qk, q, k, positions, inv_freq, *more, **unknown)
     to: Any = inplace
     if out is not None:
         to = outputs("apply_rotary_qk", out, inplace, missing_one(q, k))
@@ -233,7 +233,7 @@ def apply_rotary_qk(
         )  # fmt: skip
         if rotated is not NotImplemented:
             return rotated  # type: ignore[no-any-return]
-    check_given(apply_rotary_qk, q, k, positions, inv_freq)
+    refuse_missing(apply_rotary_qk, q, k, positions, inv_freq)
     rotation = Rotation(
         positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse,
         out_pairing=out_pairing,

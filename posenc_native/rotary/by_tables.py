@@ -13,7 +13,7 @@ from posenc_native.base import arguments
 from posenc_native.base.descriptions import check_none_beside, description_in
 from posenc_native.base.pairs import missing_one, outputs
 from posenc_native.base.rotation import TableRotation
-from posenc_native.base.suggestions.vocabulary import check_given, takes_words, unknown_keywords
+from posenc_native.base.suggestions.vocabulary import refuse, refuse_missing, takes_words
 from posenc_native.engines import backend, late
 from posenc_native.engines.rotations import Call, run
 
@@ -64,7 +64,7 @@ def rotary_tables(positions: npt.ArrayLike, inv_freq: npt.ArrayLike | SupportsRo
 def rotary_tables(
     positions: npt.ArrayLike | TensorLike,
     inv_freq: Frequencies | TensorLike,
-    *,
+    *more: NoReturn,
     axis_map: npt.ArrayLike | torch.Tensor | None = None,
     scale: float | None = None,
     dtype: Any = None,
@@ -96,10 +96,10 @@ def rotary_tables(
         array([[ 1.      ,  1.      ],
                [ 0.936752, -0.952155]], dtype=float32)
     """
-    if unknown:
-        unknown_keywords("rotary_tables", unknown, rotary_tables)
+    if more or unknown:
+        refuse(rotary_tables, positions, inv_freq, *more, **unknown)
     function = "rotary_tables"
-    check_given(rotary_tables, positions, inv_freq)
+    refuse_missing(rotary_tables, positions, inv_freq)
     rope = description_in(inv_freq)
     if rope is not None:
         check_none_beside(function, rope, {"axis_map": axis_map, "scale": scale})
@@ -142,7 +142,7 @@ def apply_rotary_tables(
     x: Any,
     cos: Any,
     sin: Any,
-    *,
+    *more: NoReturn,
     layout: str | None = None,
     pairing: Pairing | None = None,
     rotary_start: int | None = None,
@@ -188,15 +188,15 @@ def apply_rotary_tables(
         >>> bool((pn.apply_rotary_tables(x, cos, sin, layout="sd") == same).all())
         True
     """
-    if unknown:
-        unknown_keywords("apply_rotary_tables", unknown, apply_rotary_tables)
+    if more or unknown:
+        refuse(apply_rotary_tables, x, cos, sin, *more, **unknown)
     result = backend.door.apply_rotary_tables(
         x, cos, sin, layout, pairing, rotary_start, inverse, compute, rows, axis_map,
         None, None, None, None, out_pairing, out,
     )  # fmt: skip
     if result is not NotImplemented:
         return result
-    check_given(apply_rotary_tables, x, cos, sin)
+    refuse_missing(apply_rotary_tables, x, cos, sin)
     rotation = TableRotation(
         cos, sin, layout, pairing, rotary_start, inverse, compute, rows, axis_map,
         out_pairing=out_pairing,
@@ -228,7 +228,7 @@ def apply_rotary_qk_tables(
     k: Any,
     cos: Any,
     sin: Any,
-    *,
+    *more: NoReturn,
     layout: str | None = None,
     pairing: Pairing | None = None,
     rotary_start: int | tuple[int, int] | None = None,
@@ -271,8 +271,8 @@ def apply_rotary_qk_tables(
         >>> bool((rotated_k == pn.apply_rotary_tables(k, cos, sin)).all())
         True
     """
-    if unknown:
-        unknown_keywords("apply_rotary_qk_tables", unknown, apply_rotary_qk_tables)
+    if more or unknown:
+        refuse(apply_rotary_qk_tables, q, k, cos, sin, *more, **unknown)
     to: Any = inplace
     if out is not None:
         to = outputs("apply_rotary_qk_tables", out, inplace, missing_one(q, k))
@@ -282,7 +282,7 @@ def apply_rotary_qk_tables(
     )  # fmt: skip
     if rotated is not NotImplemented:
         return rotated  # type: ignore[no-any-return]
-    check_given(apply_rotary_qk_tables, q, k, cos, sin)
+    refuse_missing(apply_rotary_qk_tables, q, k, cos, sin)
     rotation = TableRotation(
         cos, sin, layout, pairing, rotary_start, inverse, compute, rows, axis_map,
         out_pairing=out_pairing,

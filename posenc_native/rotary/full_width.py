@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -12,14 +12,13 @@ from posenc_native.base import arguments
 from posenc_native.base.arguments import is_tensor, wrong_type, wrong_value
 from posenc_native.base.calls import call
 from posenc_native.base.pairs import as_operands
-from posenc_native.base.suggestions.vocabulary import check_given, check_words, takes_words
+from posenc_native.base.suggestions.vocabulary import answer_methods
 from posenc_native.base.views import check_same_tokens, rotary_view
 from posenc_native.engines.arrays import Arrays
 
 from .apply import apply_rotary, apply_rotary_qk
 from .rotary import Rotary
 from .supports import rotary_of
-from .verbs import ONE_TENSOR
 
 if TYPE_CHECKING:
     import torch
@@ -44,6 +43,7 @@ __all__ = [
 ]
 
 
+@answer_methods
 @dataclass(frozen=True)
 class FullWidthRotary:
     """A rotation with one frequency per dim: the partners of a pair may turn by different angles.
@@ -157,7 +157,6 @@ class FullWidthRotary:
     def __call__(self, q: SupportsArray[Number], k: SupportsArray[Number],
         positions: Numbers | None = ..., *, inplace: bool = ..., **turn: Unpack[CallOptions],
     ) -> Pair[Array[Number]]: ...  # fmt: skip
-    @takes_words
     def __call__(
         self,
         q: Any,
@@ -167,7 +166,6 @@ class FullWidthRotary:
         layout: str | None = None,
         inverse: bool = False,
         inplace: bool = False,
-        **unknown: NoReturn,
     ) -> tuple[Any, Any]:
         """Rotate queries and keys.
 
@@ -175,8 +173,6 @@ class FullWidthRotary:
             q, k, positions, layout, inplace: as in `apply_rotary_qk`.
             inverse: apply the transpose, which undoes the rotation only if partners turn alike.
         """
-        check_words(FullWidthRotary.__call__, unknown, self)
-        check_given(FullWidthRotary.__call__, q, k, owner=self, k=ONE_TENSOR)
         function, rope = "FullWidthRotary", self.first
         layout = rope.layout if layout is None else layout
         given = q, k

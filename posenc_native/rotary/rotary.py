@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NoReturn, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ from posenc_native.base.calls import call_arguments, written
 from posenc_native.base.constants import constant
 from posenc_native.base.documents.html import as_html
 from posenc_native.base.documents.parts import Part
-from posenc_native.base.suggestions.vocabulary import MISSING, takes_words, unknown_keywords
+from posenc_native.base.suggestions.vocabulary import answer_methods
 from posenc_native.base.views import check_layout, rotary_view
 from posenc_native.engines import backend, late
 from posenc_native.models.config import rotary_arguments
@@ -44,6 +44,7 @@ __all__ = [
 ]
 
 
+@answer_methods
 class Rotary(Verbs):
     """How a model rotates: frequencies, pairing and slice, without any buffer.
 
@@ -102,7 +103,6 @@ class Rotary(Verbs):
     _tensors: tuple[torch.Tensor, torch.Tensor | None] | None
     _elsewhere: dict[torch.device, tuple[torch.Tensor, torch.Tensor | None]]
 
-    @takes_words
     def __init__(
         self,
         head_dim: int,
@@ -116,10 +116,7 @@ class Rotary(Verbs):
         layout: str = "bhsd",
         inv_freq: npt.ArrayLike | None = None,
         scale: float | None = None,
-        **unknown: NoReturn,
     ) -> None:
-        if unknown or head_dim is MISSING:
-            unknown_keywords("Rotary", unknown, Rotary)
         head_dim = arguments.size("Rotary", "head_dim", head_dim)
         given = inv_freq is not None
         if inv_freq is not None:

@@ -12,8 +12,8 @@ from posenc_native.base import arguments
 from posenc_native.base.rotation import Rotation
 from posenc_native.base.suggestions.vocabulary import (
     MISSING,
-    check_given,
-    check_words,
+    answer_methods,
+    refuse,
     takes_words,
 )
 from posenc_native.engines import backend, late
@@ -44,11 +44,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BoundRotary"]
 
-# Hints for a call without k.
-ONE_TENSOR = "for one tensor write rope.apply(q)"
-ONE_IS_NONE = "for queries alone write k=None"
 
-
+@answer_methods
 class Verbs:
     """The methods of a `Rotary` that rotate."""
 
@@ -107,7 +104,7 @@ class Verbs:
         q: Any,
         k: Any,
         positions: npt.ArrayLike | torch.Tensor | tuple[Any, Any] | None = None,
-        *,
+        *more: NoReturn,
         layout: str | None = None,
         inverse: bool = False,
         inplace: bool = False,
@@ -130,8 +127,8 @@ class Verbs:
         Raises:
             ValueError, TypeError: as in `apply_rotary_qk`; or heads have another width.
         """
-        if unknown:
-            check_words(Verbs.__call__, unknown, self)
+        if more or unknown:
+            refuse(Verbs.__call__, self, q, k, positions, *more, **unknown)
         if not contiguous:
             place = self.layout if layout is None else layout
             rotated = backend.door.call_bound(
@@ -146,7 +143,7 @@ class Verbs:
             if rotated is not NotImplemented:
                 return rotated  # type: ignore[no-any-return]
         if k is MISSING:
-            check_given(Verbs.__call__, q, k, owner=self, k=ONE_TENSOR)
+            refuse(Verbs.__call__, self, q, k)
         rotation = self._rotation(positions, layout, inverse)
         return run(Call("apply_rotary_qk", (q, k), rotation, inplace), contiguous)  # type: ignore[no-any-return]
 
@@ -157,7 +154,6 @@ class Verbs:
     def apply(self, x: SupportsArray[Number], positions: Numbers | None = ..., *,
               out: OutArray = ..., contiguous: bool = ...,
               **turn: Unpack[CallOptions]) -> Array[Number]: ...  # fmt: skip
-    @takes_words
     def apply(
         self,
         x: Any,
@@ -167,13 +163,8 @@ class Verbs:
         inverse: bool = False,
         contiguous: bool = False,
         out: Any = None,
-        **unknown: NoReturn,
     ) -> Any:
         """Rotate one array or tensor: `apply_rotary` with this description."""
-        if unknown:
-            check_words(Verbs.apply, unknown, self)
-        if x is MISSING:
-            check_given(Verbs.apply, x, owner=self)
         rotation = self._rotation(positions, layout, inverse)
         return run(Call("apply_rotary", (x,), rotation, out), contiguous)
 
@@ -190,7 +181,6 @@ class Verbs:
     @overload
     def norm(self, q: Item, k: None, positions: Numbers | None = ...,
              **options: Unpack[NormCallOptions]) -> tuple[Item, None]: ...  # fmt: skip
-    @takes_words
     def norm(
         self,
         q: Any,
@@ -214,11 +204,8 @@ class Verbs:
             >>> float(np.abs(q[0, 0, 0]).max()), float(np.abs(k[0, 0, 0]).max())
             (2.0, 1.0)
         """
-        if k is MISSING:
-            check_given(Verbs.norm, q, k, owner=self, k=ONE_IS_NONE)
         return norm_rotary_qk(q, k, positions, self, **options)
 
-    @takes_words
     def append(
         self,
         q: Any,
@@ -247,11 +234,8 @@ class Verbs:
             >>> bool((keys[:, :, 7:8] == rope.apply(k, 7)).all())
             True
         """
-        if slots is MISSING:
-            check_given(Verbs.append, q, k, v, positions, keys, values, slots, owner=self)
         return rotary_append(q, k, v, positions, self, keys, values, slots, **options)
 
-    @takes_words
     def bind(
         self,
         q: Any,
@@ -260,7 +244,6 @@ class Verbs:
         layout: str | None = None,
         inverse: bool = False,
         inplace: bool = False,
-        **unknown: NoReturn,
     ) -> BoundRotary:
         """Check q and k once, for a loop that rotates others like them.
 
@@ -291,8 +274,6 @@ class Verbs:
             >>> bool((k == rope(np.ones_like(k), np.ones_like(k), 102)[1]).all())
             True
         """
-        check_words(Verbs.bind, unknown, self)
-        check_given(Verbs.bind, q, k, owner=self, k=ONE_TENSOR)
         self._check_width("Rotary", "q", q)
         layout = self.layout if layout is None else layout
         native: Any = NotImplemented
@@ -352,8 +333,7 @@ class BoundRotary:
             if rotated is not NotImplemented:
                 return rotated
         if positions is MISSING:
-            of_rope = f"{ONE_TENSOR}, of the Rotary"
-            check_given(BoundRotary.__call__, q, k, positions, owner=self, k=of_rope)
+            refuse(BoundRotary.__call__, self, q, k, positions)
         return self._rotary(q, k, positions, **self._options)
 
     def __repr__(self) -> str:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from posenc_native.base import arguments
 from posenc_native.base.pairs import check_overwritten, missing_one, outputs
-from posenc_native.base.suggestions.vocabulary import check_given, takes_words, unknown_keywords
+from posenc_native.base.suggestions.vocabulary import refuse, refuse_missing, takes_words
 from posenc_native.engines import backend
 from posenc_native.engines.arrays import any_dtensor
 from posenc_native.positions.orders import check_order
@@ -53,7 +53,7 @@ def selective_rotary_qk(
     q: Any,
     k: Any,
     steps: Any,
-    *,
+    *more: NoReturn,
     state: npt.ArrayLike | torch.Tensor | None = None,
     starts: npt.ArrayLike | torch.Tensor | None = None,
     order: ShardOrder = "contiguous",
@@ -114,9 +114,9 @@ def selective_rotary_qk(
 
     Source: Selective RoPE (Movahedi et al., ICLR 2026, arXiv:2511.17388); Mamba-3 (ICLR 2026).
     """
-    if unknown:
-        unknown_keywords(FUNCTION, unknown, selective_rotary_qk)
-    check_given(selective_rotary_qk, q, k, steps)
+    if more or unknown:
+        refuse(selective_rotary_qk, q, k, steps, *more, **unknown)
+    refuse_missing(selective_rotary_qk, q, k, steps)
     to: Any = inplace if out is None else out
     if order == "contiguous" and (
         type(to) is bool if out is None else type(out) is tuple and not inplace

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 from posenc_native.base import arguments
 from posenc_native.base.arguments import is_tensor, wrong_type, wrong_value
 from posenc_native.base.calls import call
+from posenc_native.base.suggestions.vocabulary import answer_methods
 from posenc_native.engines.arrays import Arrays
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["GridCoordinates"]
 
 
+@answer_methods
 @dataclass(frozen=True, kw_only=True)
 class GridCoordinates:
     """How cell i of the n cells of an axis becomes a coordinate.

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from posenc_native.base import arguments
 from posenc_native.base.arguments import as_array, is_tensor, wrong_type, wrong_value
 from posenc_native.base.calls import call
+from posenc_native.base.suggestions.vocabulary import answer_methods
 from posenc_native.engines.arrays import Arrays
 from posenc_native.rotary.by_tables import rotary_tables
 
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
         grid: GridCoordinates | None
 
 
+@answer_methods
 @dataclass(frozen=True, kw_only=True)
 class SinusoidalSpec:
     """How a model encodes positions as sines and cosines: any convention, as data.

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from posenc_native.base import arguments
 from posenc_native.base.arguments import as_dtype, as_operand, is_tensor, is_torch_dtype
 from posenc_native.base.pairs import FIRST, consecutive
-from posenc_native.base.suggestions.vocabulary import MISSING, takes_words, unknown_keywords
+from posenc_native.base.suggestions.vocabulary import MISSING, refuse, takes_words
 from posenc_native.engines import backend, late
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def sinusoidal(positions: npt.ArrayLike, dim: int, *, dtype: NumPyDtype = ..., d
 def sinusoidal(
     positions: npt.ArrayLike | TensorLike,
     dim: int,
-    *,
+    *more: NoReturn,
     base: float = 10000.0,
     layout: SinusoidalLayout = "interleaved",
     shift: float = 0.0,
@@ -131,8 +131,8 @@ def sinusoidal(
         array([[0.    , 1.    , 0.    , 1.    ],
                [0.8415, 0.5403, 0.01  , 1.    ]], dtype=float32)
     """
-    if unknown or positions is MISSING or dim is MISSING:
-        unknown_keywords("sinusoidal", unknown, sinusoidal)
+    if more or unknown or dim is MISSING:
+        refuse(sinusoidal, positions, dim, *more, **unknown)
     if device is None:
         table = backend.door.sinusoidal(positions, dim, base, layout, shift, scale, dtype, out)
         if table is not NotImplemented:
@@ -160,7 +160,7 @@ def add_sinusoidal(x: SupportsArray[Number], positions: Numbers | None = ..., *,
 def add_sinusoidal(
     x: Any,
     positions: npt.ArrayLike | torch.Tensor | None = None,
-    *,
+    *more: NoReturn,
     x_scale: float = 1.0,
     alpha: float = 1.0,
     base: float = 10000.0,
@@ -196,8 +196,8 @@ def add_sinusoidal(
         array([[[1.    , 1.5   , 1.    , 1.5   ],
                 [1.4207, 1.2702, 1.005 , 1.5   ]]], dtype=float32)
     """
-    if unknown or x is MISSING:
-        unknown_keywords("add_sinusoidal", unknown, add_sinusoidal)
+    if more or unknown or x is MISSING:
+        refuse(add_sinusoidal, x, positions, *more, **unknown)
     result = backend.door.add_sinusoidal(
         x, positions, x_scale, alpha, base, layout, shift, scale, out
     )

@@ -5,14 +5,12 @@ from __future__ import annotations
 import decimal
 from decimal import Decimal
 from functools import lru_cache
-from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from posenc_native.base import arguments
 from posenc_native.base.constants import constant_without_tensors
-from posenc_native.base.suggestions.vocabulary import MISSING, takes_words, unknown_keywords
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -25,10 +23,7 @@ TWO_PI = Decimal(
 
 
 @constant_without_tensors
-@takes_words
-def frequencies(
-    dim: int, base: float = 10000.0, *, shift: float = 0.0, **unknown: NoReturn
-) -> FloatArray:
+def frequencies(dim: int, base: float = 10000.0, *, shift: float = 0.0) -> FloatArray:
     """Frequencies of a sinusoidal encoding.
 
     Args:
@@ -54,8 +49,6 @@ def frequencies(
     ``get_timestep_embedding`` in diffusers.
     """
     function = "frequencies"
-    if unknown or dim is MISSING:
-        unknown_keywords(function, unknown, frequencies)
     arguments.width(function, "dim", dim)
     return np.array(
         rounded_frequencies(*arguments.frequency_parameters(function, dim, base, shift))
@@ -63,10 +56,7 @@ def frequencies(
 
 
 @constant_without_tensors
-@takes_words
-def wavelengths(
-    dim: int, base: float = 10000.0, *, shift: float = 0.0, **unknown: NoReturn
-) -> FloatArray:
+def wavelengths(dim: int, base: float = 10000.0, *, shift: float = 0.0) -> FloatArray:
     """Wavelengths of a sinusoidal encoding, in positions per turn.
 
     Arguments and errors are those of `frequencies`.
@@ -78,8 +68,6 @@ def wavelengths(
         >>> wavelengths(4)
         array([  6.28318531, 628.31853072])
     """
-    if unknown or dim is MISSING:
-        unknown_keywords("wavelengths", unknown, wavelengths)
     arguments.width("wavelengths", "dim", dim)
     exact = checked_frequencies("wavelengths", dim, base, shift)
     with decimal.localcontext(EXACT):

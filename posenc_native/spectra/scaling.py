@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
 from posenc_native.base.constants import constant_without_tensors
-from posenc_native.base.suggestions import vocabulary
 
 from .frequencies import FloatArray, rounded_frequencies
 from .scaling_values import (
@@ -46,14 +45,12 @@ __all__ = [
 
 
 @constant_without_tensors
-@vocabulary.takes_words
 def rotary_frequencies(
     rotary_dim: int,
     base: float = 10000.0,
     scaling: Mapping[str, Any] | None = None,
     *,
     seq_len: int | npt.ArrayLike | torch.Tensor | None = None,
-    **unknown: NoReturn,
 ) -> tuple[FloatArray, float]:
     """Frequencies of a rotary encoding, optionally scaled to a longer context.
 
@@ -111,8 +108,6 @@ def rotary_frequencies(
     (kexue.fm/archives/9706) and ``NTKScalingRotaryEmbedding`` of vLLM.
     """
     function = "rotary_frequencies"
-    if unknown or rotary_dim is vocabulary.MISSING:
-        vocabulary.unknown_keywords(function, unknown, rotary_frequencies)
     rotary_dim = arguments.width(function, "rotary_dim", rotary_dim)
     base = arguments.positive_number(function, "base", base)
     if scaling is not None and not isinstance(scaling, Mapping):

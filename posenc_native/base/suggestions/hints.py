@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from posenc_native.base.arguments import is_array, is_count, pairing_hint
+from posenc_native.base.arguments import is_array, is_count
 from posenc_native.base.caches import Cache, cache_view
 from posenc_native.base.errors import add_hint, fault_of
 from posenc_native.base.rotation import Rotation, TableRotation, own_tokens
+from posenc_native.base.suggestions.vocabulary import value_hint
 from posenc_native.base.views import (
+    PAIRINGS,
     RotaryView,
     check_frequency_heads,
     check_same_tokens,
@@ -37,7 +39,7 @@ def hint_at(
         return  # the call for q or k alone, with its separate start, has already searched
     hint = ""
     if fault.argument in ("pairing", "out_pairing"):
-        hint = pairing_hint(getattr(rotation, fault.argument))
+        hint = value_hint(getattr(rotation, fault.argument), PAIRINGS)
     elif fault.argument == "layout":
         hint = _layout_hint(rotation.layout)
     elif isinstance(error, ValueError):

@@ -11,10 +11,11 @@ from torch import Tensor
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
 from posenc_native.base.rotation import Rotation, TableRotation
+from posenc_native.base.suggestions.vocabulary import value_hint
+from posenc_native.base.views import PAIRINGS
 from posenc_native.engines.distances import Lengths
 from posenc_native.engines.following import tracing
 
-PAIRINGS = ("half", "interleaved")
 FLOAT_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 INTEGER_DTYPES = (
     torch.int64, torch.int32, torch.int16, torch.int8,
@@ -190,6 +191,5 @@ def _pairing_text(function: str, argument: str, pairing: Any) -> str:
     if pairing not in PAIRINGS:
         same = "'same', " if argument == "out_pairing" else ""
         expected = f"{same}'half', 'interleaved' or an even int"
-        hint = arguments.pairing_hint(pairing)
-        wrong_value(function, argument, expected, repr(pairing), hint)
+        wrong_value(function, argument, expected, repr(pairing), value_hint(pairing, PAIRINGS))
     return pairing

@@ -10,7 +10,7 @@ from torch import Tensor
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
 from posenc_native.base.rotation import Rotation, TableRotation, of_pair
-from posenc_native.base.views import rounds_as_written
+from posenc_native.base.views import PAIRINGS, rounds_as_written
 from posenc_native.engines.following import angles_followed, forward_mode, needs_grad, transformed
 from posenc_native.engines.plain import rotary as plain_rotary
 
@@ -19,7 +19,6 @@ from .gradients import angles as angle_gradients
 from .gradients import rotary as rotary_gradients
 from .gradients.functions import Differentiable, one_tensor
 from .inputs import (
-    PAIRINGS,
     AnyRotation,
     composable,
     frequency_tensors,
