@@ -18,9 +18,9 @@ raise TypeError. So do lists for an argument that sets the dtype of the result.
 from __future__ import annotations
 
 import importlib
-import sys
 from typing import TYPE_CHECKING
 
+from posenc_native.base.suggestions.vocabulary import answered, unknown_name
 from posenc_native.engines import late
 
 from .engines.backend import get_num_threads, set_backend, set_num_threads
@@ -249,8 +249,6 @@ if not TYPE_CHECKING:
     def __getattr__(name):
         if name in _MODULES:
             late.torch_is_there()
-            from .base.suggestions.vocabulary import answered
-
             found = getattr(importlib.import_module(f".{_MODULES[name]}", __name__), name)
             if not isinstance(found, type):
                 found = answered(found, __name__)
@@ -258,16 +256,11 @@ if not TYPE_CHECKING:
             return found
         if name in _OPTIONAL:
             return _optional(name)
-        text = f"module {__name__!r} has no attribute {name!r}"
+        error = unknown_name(__name__, name)
         rooms = [room for room in _OPTIONAL if f'"{name}"' in _exported(room)]
         if rooms and not name.startswith("_"):
-            text += f"; use posenc_native.{rooms[0]}.{name}"
-        else:
-            from .base.suggestions.vocabulary import name_hint
-
-            if said := name_hint(name):
-                text += f"; {said}"
-        raise AttributeError(text, name=name, obj=sys.modules[__name__])
+            error.args = (f"{error}; use posenc_native.{rooms[0]}.{name}",)
+        raise error
 
     def _optional(room):
         """A submodule, or what stands for it while a package that it needs is missing."""

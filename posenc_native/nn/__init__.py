@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from posenc_native.base.optional import absent, install_command
-from posenc_native.base.suggestions.vocabulary import name_hint
+from posenc_native.base.suggestions.vocabulary import unknown_name
 from posenc_native.engines import late
 
 if absent("torch"):
@@ -67,9 +67,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name != "HeadParallel":
-        said = name_hint(name)
-        text = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(f"{text}; {said}" if said else text)
+        raise unknown_name(__name__, name)
     from .parallel import HeadParallel
 
     return HeadParallel

@@ -24,11 +24,10 @@ column of a paper 3.3 inches wide, words and markers are smaller, and labels kee
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 from posenc_native.base.optional import absent, install_command
-from posenc_native.base.suggestions.vocabulary import meant
+from posenc_native.base.suggestions.vocabulary import unknown_name
 
 if absent("matplotlib"):
     raise ImportError(f"posenc_native.plot needs matplotlib: {install_command('matplotlib')}")
@@ -58,10 +57,7 @@ __all__ = [
 if not TYPE_CHECKING:
 
     def __getattr__(name):
-        text = f"module {__name__!r} has no attribute {name!r}"
-        if like := meant(name, __all__):
-            text += f"; did you mean {' or '.join(like)}?"
-        raise AttributeError(text, name=name, obj=sys.modules[__name__])
+        raise unknown_name(__name__, name, __all__)
 
 
 def __dir__() -> list[str]:

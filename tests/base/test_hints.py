@@ -166,6 +166,14 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
         lambda of: pn.apply_rotary(of(x()), None, FREQ, layout="b s n d"), '; layout="bshd"?', "",
     ),
     # --- one tensor
+    "two by a Rotary": (
+        lambda of: ROPE.apply(of(x()), of(x(2, 1, 5, 8))),
+        "; for q and k write apply_rotary_qk(q, k, positions, inv_freq)", "layout",
+    ),
+    "two by frequencies": (
+        lambda of: pn.apply_rotary(of(x()), of(x(2, 1, 5, 8)), FREQ),
+        "; for q and k write apply_rotary_qk(q, k, positions, inv_freq)", "layout",
+    ),
     "a Rotary of one": (
         lambda of: ROPE(of(x())),
         "Rotary: arguments: expected q, k, got no k; for one tensor write rope.apply(q)", "Verbs",

@@ -1,4 +1,4 @@
-"""What users and other libraries write, and what to write here: the table of all suggestions.
+"""The table of all suggestions: words of users and of other libraries, with their equivalents here.
 
 `vocabulary.py` reads it, and only after an error. A row is for one kind of mistake:
 
@@ -23,12 +23,13 @@ class Row(NamedTuple):
 
     Attributes:
         kind: the kind of mistake; see above.
-        words: what was written (for "missing" and "surplus": the argument), in lower case.
-        here: what it means here: the first of these that the function has.
-        texts: what to write if it has none: the first text for whose function all names before it
-            hold. These are arguments, the function itself, or true and false: the value. In a text
-            {word} and {value} stand for what was written, {options} for keywords beside it.
-        libraries: where the words come from; "" if users write them unprompted.
+        words: in lower case; for "missing" and "surplus" the argument that the error names.
+        here: the equivalents here; the first one that the function has is suggested.
+        texts: suggestions if the function has no equivalent. Each has a condition, and the first
+            whose condition holds is taken. A condition has names of arguments that the function
+            must have, its own name, or the value of a flag: true or false. In a text, {word} and
+            {value} stand for the keyword and its value, {options} for other keywords of the call.
+        libraries: the origins of the words; "" if they belong to no library.
     """
 
     kind: str

@@ -23,6 +23,7 @@ from __future__ import annotations
 import functools
 import inspect
 import numbers
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -152,11 +153,11 @@ def wrong_call(
     if len(args) > len(places) and inspect.Parameter.VAR_POSITIONAL not in several:
         expected = f"at most {len(places)} by position ({', '.join(places)})"
         got = f"{len(args)}, {shown}" if shown else f"{len(args)}"
-        hint = _surplus_hint(args, unknown, beside)
+        hint = surplus_hint(args, unknown, beside)
         hint = hint or _by_keyword(args[len(places)], known[len(places) :])
         return error_of(TypeError, Fault(names[0], "arguments", expected, got, hint))
     if unknown and inspect.Parameter.VAR_KEYWORD not in several:
-        hint = _surplus_hint(args, unknown, beside)
+        hint = surplus_hint(args, unknown, beside)
         hints = [keyword_hint(word, value, known, names) for word, value in unknown.items()]
         hint = hint or "; ".join(dict.fromkeys(filter(None, hints)))
         expected = f"a keyword of {', '.join(known)}"
@@ -181,8 +182,11 @@ def _names_of_method(of: Callable[..., Any], owner: object) -> list[str]:
     return [f"{base.__name__}{method}" for base in kind.__mro__]
 
 
-def _surplus_hint(args: Sequence[Any], unknown: dict[str, Any], beside: set[str]) -> str:
-    """A hint for q and k in a call that rotates one tensor."""
+def surplus_hint(args: Sequence[Any], unknown: dict[str, Any], beside: set[str]) -> str:
+    """A hint for q and k in a call that rotates one tensor.
+
+    unknown: keywords that the function does not have; beside: its names and arguments.
+    """
     if len(args) < 2 or not _axes(args[0]) == _axes(args[1]) > 2 or _whole(args[1]):
         return ""
     options = "".join(f", {word}={_written(value)}" for word, value in unknown.items())
@@ -245,9 +249,17 @@ def missing_hint(argument: str, beside: set[str]) -> str:
     return _suggested("missing", argument, beside)
 
 
-def name_hint(name: str) -> str:
-    """A hint with the equivalent of another library's function or module; "" if there is none."""
-    return _suggested("name", name)
+def unknown_name(module: str, name: str, names: Sequence[str] = ()) -> AttributeError:
+    """The error for a name that a module of the package does not have.
+
+    names: its names, of which similar ones are suggested.
+    """
+    said = _suggested("name", name)
+    if like := meant(name, names):
+        said = f"did you mean {' or '.join(like)}?"
+    text = f"module {module!r} has no attribute {name!r}"
+    text = f"{text}; {said}" if said else text
+    return AttributeError(text, name=name, obj=sys.modules[module])
 
 
 def value_hint(value: object, names: Sequence[str]) -> str:
