@@ -238,8 +238,8 @@ _MODULES = {name: module for module, names in _PLACES.items() for name in names.
 
 late.torch_is_there()  # checked again when a function is first used
 
-# These import torch or matplotlib, so they are imported only when used. If one cannot be imported,
-# its name stands for an `Unavailable` module, and the error comes when that is used.
+# These import torch or take milliseconds, so they are imported only when used. If one cannot be
+# imported, its name stands for an `Unavailable` module, and the error comes when that is used.
 _OPTIONAL = ("flex", "hf", "nn", "plot")
 
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from . import pictures
 from .kinds import Count, Size, output, writing
-from .parser import CommandError, UsageError, add_command
+from .parser import CommandError, UsageError, add_command, require
 from .signatures import add_function, values
 
 FORMATS = (".png", ".svg", ".pdf")
@@ -132,12 +132,12 @@ def _check_pixels(size: Sequence[float], dpi: int, frames: int = 1) -> None:
 def _pictures(window: bool) -> tuple[Any, Any]:
     """posenc_native.plot and pyplot."""
     try:
-        plot = importlib.import_module("posenc_native.plot")
+        matplotlib: Any = require("matplotlib", "a picture")
     except (ImportError, ValueError) as error:  # ValueError: matplotlib does not know MPLBACKEND
         raise CommandError(str(error)) from error
-    import matplotlib
     from matplotlib import pyplot
 
+    plot, _ = map(importlib.import_module, ("posenc_native.plot", "posenc_native.plot.drawing"))
     if not window:
         matplotlib.use("agg")  # no display is needed
     return plot, pyplot

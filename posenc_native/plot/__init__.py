@@ -26,11 +26,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from posenc_native.base.optional import absent, install_command
 from posenc_native.base.suggestions.vocabulary import unknown_name
-
-if absent("matplotlib"):
-    raise ImportError(f"posenc_native.plot needs matplotlib: {install_command('matplotlib')}")
 
 from .biases import bias
 from .clocks import clock, clock_animation

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from matplotlib.axes import Axes
-from matplotlib.colors import Colormap
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
 from posenc_native.relative.bias import toeplitz_bias
 
-from . import colors, drawing
-from .encodings import FloatArray, evenly, read_indices, read_numbers
-from .labels import EndLabels
+from .encodings import DIVERGING, FloatArray, evenly, read_indices, read_numbers
+from .late import colors, drawing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
 
 _SHOWN = 8
 
@@ -31,7 +32,7 @@ def bias(
     head: int = 0,
     heads: Sequence[int] | None = None,
     name: str | None = None,
-    cmap: Any = colors.DIVERGING,
+    cmap: Any = DIVERGING,
     ax: Any = None,
 ) -> npt.NDArray[np.object_]:
     """A relative bias in two panels: the matrix of one head, and lines of several heads.
@@ -151,6 +152,8 @@ def _draw_matrix(
 
 
 def _draw_lines(ax: Axes, given: _Bias, heads: list[int], q_offset: int) -> None:
+    from .labels import EndLabels
+
     offsets = np.arange(1 - given.q_len, given.k_len) - q_offset
     look, part = colors.palette(ax), drawing.fit(ax)
     lines, varying = [], False

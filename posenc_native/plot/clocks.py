@@ -5,19 +5,13 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.artist import Artist
-from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
-from matplotlib.patches import Circle, Wedge
-from matplotlib.text import Text
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_value
 
-from . import colors, drawing
 from .encodings import (
     Encoding,
     FloatArray,
@@ -29,7 +23,14 @@ from .encodings import (
     read_position,
     read_positions,
 )
-from .recording import FrameColors, recording
+from .late import colors, drawing
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Wedge
+    from matplotlib.text import Text
 
 _SHOWN = 8
 _HANDS = 5  # of a dial with steps of its own, the first at 0
@@ -156,6 +157,8 @@ def clock_animation(
     if not os.path.isdir(folder):
         raise FileNotFoundError(f"{function}: path: no folder {folder}")
     dials = _Dials(function, ax, shown, chosen)
+    from .recording import FrameColors, recording
+
     turns = list(zip(found, rows, strict=True))
     with recording(dials, *turns[0]) as pixels_at:
         # The first alone would lack the color of sectors: at position 0 there are none.
@@ -205,6 +208,8 @@ class _Dials:
         columns = min(len(chosen), 4)
         rows = math.ceil(len(chosen) / 4)
         (ax,) = drawing.axes(function, ax, (max(1.9 * columns, 5.0), 0.7 + 2.45 * rows))
+        from matplotlib.patches import Circle, Wedge
+
         self.axes: Axes = ax
         self._shown, self._chosen = shown, chosen
         tried = [drawing.Cells(ax, len(chosen), lines, wide) for lines, _, wide in _WORDS]

@@ -12,11 +12,6 @@ from matplotlib.colors import Colormap, to_hex, to_rgb, to_rgba
 
 from posenc_native.base.arguments import wrong_type, wrong_value
 
-# Diverging: white at 0, blue below, red above. Its lightness falls alike on both sides (to within 5
-# of 100 in CIELAB), so that numbers of the same size weigh the same, and red-green blindness leaves
-# blue and red apart. In gray it shows the size of a number and not its sign.
-DIVERGING = "RdBu_r"
-
 _DASHES: tuple[Any, ...] = (
     "-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (3, 1)), (0, (1, 1)),
 )  # fmt: skip

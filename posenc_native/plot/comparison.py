@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_value
 from posenc_native.explanations.compare import rotations_apart
 from posenc_native.explanations.distances import VISIBLE, distances_at, first_visible
 
-from . import colors, drawing
+from .late import colors, drawing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _POINTS = 160  # of a curve
 _FURTHEST = 1 << 24

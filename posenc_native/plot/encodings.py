@@ -20,6 +20,11 @@ from posenc_native.spectra.frequencies import frequencies
 FloatArray = npt.NDArray[np.float64]
 Positions = npt.NDArray[Any]
 
+# The colormap of shades: white at 0, blue below, red above. Its lightness falls alike on both sides
+# (to within 5 of 100 in CIELAB), so that numbers of the same size weigh the same, and red-green
+# blindness leaves blue and red apart. In gray it shows the size of a number and not its sign.
+DIVERGING = "RdBu_r"
+
 
 @dataclass(frozen=True)
 class Pair:

@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from matplotlib.axes import Axes
-from matplotlib.patches import Circle
 
 from posenc_native.base.arguments import wrong_value
 from posenc_native.base.views import rotary_view
 from posenc_native.rotary.rotary import Rotary
 from posenc_native.rotary.supports import rotary_of
 
-from . import colors, drawing
 from .encodings import (
     FloatArray,
     Positions,
@@ -30,8 +27,11 @@ from .encodings import (
     rotary_words,
     same_on_all_axes,
 )
+from .late import colors, drawing
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from posenc_native.base.kinds import SupportsRotary
 
 _TOKENS = 6  # as many arrows of a pair as can be told apart
@@ -193,6 +193,8 @@ def _draw_planes(
     ax: Axes, vectors: FloatArray, at: Positions, cells: drawing.Cells, below: list[str]
 ) -> None:
     """A plane for each pair, vectors [token, pair, 2] in it, and words below."""
+    from matplotlib.patches import Circle
+
     look, part = colors.palette(ax), drawing.fit(ax)
     size = drawing.letters(ax)
     cells.show(ax)

@@ -6,18 +6,18 @@ import math
 from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from posenc_native.base.arguments import wrong_value
 from posenc_native.rotary.rotary import Rotary
 from posenc_native.rotary.supports import rotary_of
 from posenc_native.spectra.scaling import rotary_blend
 
-from . import colors, drawing
 from .encodings import FloatArray, base_of, number, rotary_words
+from .late import colors, drawing
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from posenc_native.base.kinds import SupportsRotary
 
 _DATA_AND_HEIGHT = ("data", "axes fraction")  # a pair, and a part of the height
@@ -103,6 +103,8 @@ def _part_axis(ax: Axes, parts: FloatArray) -> None:
     if high / low < 2.5:
         ax.set_ylim(low - 0.1, high + 0.15)
         return
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
     ax.set_yscale("log", base=2)
     powers = range(math.floor(math.log2(low)), math.ceil(math.log2(high)) + 1)
     step = 1 + int(3.5 * drawing.letters(ax) * len(powers) / drawing.points(ax)[1])

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
 from posenc_native.rotary.rotary import Rotary
 from posenc_native.rotary.supports import rotary_in
 
-from . import colors, drawing
 from .encodings import (
+    DIVERGING,
     Encoding,
     FloatArray,
     Positions,
@@ -27,6 +26,10 @@ from .encodings import (
     rotary_words,
     same_on_all_axes,
 )
+from .late import colors, drawing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _STARTS = (0, 100, 10_000, 1_000_000)
 _SEEN = 0.005  # of the height of a picture: curves closer than this are one line
@@ -146,7 +149,7 @@ def similarity_matrix(
     *,
     q: Any = None,
     k: Any = None,
-    cmap: Any = colors.DIVERGING,
+    cmap: Any = DIVERGING,
     ax: Axes | None = None,
 ) -> Axes:
     """Inner products of all pairs of positions, as shades: position by position.

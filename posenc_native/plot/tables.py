@@ -5,17 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.patches import FancyArrowPatch
-from matplotlib.transforms import Affine2D
 
 from posenc_native.base.arguments import wrong_value
 
-from . import colors, drawing
 from .encodings import (
+    DIVERGING,
     Encoding,
     FloatArray,
     Positions,
@@ -28,6 +25,10 @@ from .encodings import (
     read_position,
     read_positions,
 )
+from .late import colors, drawing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _SAMPLES = 16  # of a curve between two positions
 _DOTS = 3.4  # points from one position to the next, below which dots would run together
@@ -37,7 +38,7 @@ def heatmap(
     encoding: Any,
     positions: Any = 100,
     *,
-    cmap: Any = colors.DIVERGING,
+    cmap: Any = DIVERGING,
     ax: Axes | None = None,
 ) -> Axes:
     """A table as shades: positions downward, dimensions to the right, and a color bar.
@@ -162,6 +163,8 @@ def _dimensions_across_positions(
         fine = np.linspace(positions[0], positions[-1], (len(positions) - 1) * _SAMPLES + 1)
         between = shown.table(fine)[:, chosen]
     (ax,) = drawing.axes(function, ax, (8.0, 1.0 + 0.9 * len(chosen)))
+    from matplotlib.transforms import Affine2D
+
     first, last = float(positions[0]), float(positions[-1])
     names = [shown.column_name(column) for column in chosen]
     look, part = colors.palette(ax), drawing.fit(ax)
@@ -210,6 +213,8 @@ def _mark_wavelength(ax: Axes, wavelength: float, y: float, first: float, last: 
     if not math.isfinite(wavelength):
         drawing.write(ax, "does not turn", (first, y), va="center", color=look.gray)
         return
+    from matplotlib.patches import FancyArrowPatch
+
     end = first + wavelength if whole else last
     style = "|-|,widthA=0.25,widthB=0.25" if whole else "]->,widthA=0.25,lengthA=0"
     ax.add_patch(

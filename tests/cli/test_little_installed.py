@@ -87,7 +87,6 @@ FACES = {
     "nn": 'posenc_native.nn needs torch: pip install "torch>=2.10"',
     "flex": 'posenc_native.flex needs torch: pip install "torch>=2.10"',
     "hf": _HF,
-    "plot": "posenc_native.plot needs matplotlib: pip install matplotlib",
 }
 
 

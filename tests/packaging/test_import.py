@@ -102,7 +102,7 @@ def test_parts_whose_packages_are_missing_can_be_looked_at():
         members = dict(inspect.getmembers(pn))
         assert members.keys() >= set(pn.__all__)
         assert "posenc_native.nn" in pydoc.render_doc(pn)
-        for name in ("flex", "hf", "nn", "plot"):
+        for name in ("flex", "hf", "nn"):
             assert hasattr(pn, name)
             part = getattr(pn, name)
             assert part is members[name] is globals()[name]
@@ -111,6 +111,7 @@ def test_parts_whose_packages_are_missing_can_be_looked_at():
             assert all(key.startswith("__") for key in dict(inspect.getmembers(part)))
             assert inspect.unwrap(part) is part
             assert f"posenc_native.{name}" not in sys.modules
+        assert "A table as shades" in pydoc.render_doc(pn.plot.heatmap)
         for use in (lambda: pnn.RotaryEmbedding, lambda: isinstance(pn, pn.nn.ALiBi),
                     lambda: pn.hf.patch(pn), lambda: pn.plot.heatmap(8)):
             try:

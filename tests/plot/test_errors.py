@@ -138,16 +138,18 @@ def test_other_names_of_a_picture():
             getattr(plot, name)
 
 
-def test_matplotlib_is_imported_when_it_is_needed():
+def test_matplotlib_is_imported_when_a_picture_is_drawn():
     """And where there is none, the error says what to install."""
     code = (
-        "import sys, posenc_native as pn\n"
+        "import inspect, sys, posenc_native as pn\n"
+        "assert inspect.signature(pn.plot.heatmap).parameters['cmap'].default\n"
         "assert 'matplotlib' not in sys.modules\n"
         "sys.modules['matplotlib'] = None\n"
-        "try: pn.plot.heatmap\n"
+        "try: pn.plot.heatmap(8)\n"
         "except ImportError as error: print(error)\n"
         "del sys.modules['matplotlib']\n"
-        "pn.plot.heatmap\n"
+        "from matplotlib.figure import Figure\n"
+        "pn.plot.heatmap(8, ax=Figure().add_subplot())\n"
         "assert 'matplotlib.pyplot' not in sys.modules and 'torch' not in sys.modules\n"
     )
     run = subprocess.run(

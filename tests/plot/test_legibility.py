@@ -15,6 +15,7 @@ from matplotlib.text import Text
 from plot_calls import CALLS, LEARNED, LLAMA, QUERIES, SCALINGS, SIZES, YARN
 
 from posenc_native.plot import colors, drawing
+from posenc_native.plot.encodings import DIVERGING
 
 pytestmark = pytest.mark.usefixtures("figures")
 
@@ -95,7 +96,7 @@ def test_sixty_four_lines_are_told_apart():
 
 def test_a_heat_map_is_white_at_zero_and_alike_on_both_sides():
     """Numbers of the same size have the same weight, and never the color of another one's."""
-    shades = colormaps[colors.DIVERGING](np.linspace(0, 1, 256))[:, :3]
+    shades = colormaps[DIVERGING](np.linspace(0, 1, 256))[:, :3]
     lightness, red_green, blue_yellow = seen(shades, "all cones").T
     assert (lightness[127:129] > 95).all()
     assert (np.hypot(red_green, blue_yellow)[127:129] < 2).all()  # neutral

@@ -17,7 +17,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from plot_calls import LEARNED, LLAMA, YARN, arrows, curves_and_dots, image, title
 
-from posenc_native.plot import colors
+from posenc_native.plot.encodings import DIVERGING
 
 pytestmark = pytest.mark.usefixtures("figures")
 
@@ -133,7 +133,7 @@ def test_heatmap_averages_what_a_pixel_cannot_hold():
     ax.set_position((0, 0, 1, 1))
     ax.set_axis_off()
     canvas.draw()
-    middle = colormaps[colors.DIVERGING](0.5)
+    middle = colormaps[DIVERGING](0.5)
     shown = np.asarray(canvas.buffer_rgba())[20:80, 20:80] / 255
     assert np.abs(shown - middle).max() < 0.03
 
