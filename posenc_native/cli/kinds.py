@@ -105,7 +105,13 @@ Places = Annotated[
         "5,7.5,9; or several of these, 0:8,1000:1008",
     ),
 ]
-DtypeName = Annotated[str, Kind(choices=FLOAT_DTYPES)]
+DtypeName = Annotated[
+    str,
+    Kind(
+        choices=FLOAT_DTYPES,
+        text="number format; each number is rounded once, from the exact angle",
+    ),
+]
 
 
 def dtype_named(name: str) -> np.dtype[Any]:
@@ -119,14 +125,14 @@ def dtype_named(name: str) -> np.dtype[Any]:
 # --- Files
 
 
-def output(*suffixes: str, short: str | None = "-o") -> Kind:
+def output(*suffixes: str) -> Kind:
     """The name of a file to write, with one of these suffixes; checked before any work."""
+    either = " or ".join(part for part in (", ".join(suffixes[:-1]), suffixes[-1]) if part)
 
     def read(text: str) -> Path:
         path = Path(text)
         problem = None
         if path.suffix.lower() not in suffixes:
-            either = " or ".join(part for part in (", ".join(suffixes[:-1]), suffixes[-1]) if part)
             problem = f"expected a name that ends in {either}, got {text!r}"
         elif path.is_dir():
             problem = f"expected a file, got the folder {text!r}"
@@ -136,7 +142,8 @@ def output(*suffixes: str, short: str | None = "-o") -> Kind:
             raise argparse.ArgumentTypeError(problem)
         return path
 
-    return Kind(read, "FILE", short=short)
+    text = f"where to write: {either}; an existing file is replaced"
+    return Kind(read, "FILE", short="-o", text=text)
 
 
 @contextlib.contextmanager

@@ -117,16 +117,15 @@ _SECTION = re.compile(r"^(Args|Returns|Raises|Examples):\n", re.M)
 _ENTRY = re.compile(r"^    (\w+(?:, \w+)*): (.*(?:\n {8}.*)*)", re.M)
 
 
-def add_command(commands: Any, name: str, docstring: str | None, **settings: Any) -> CommandParser:
+def add_command(commands: Any, name: str, words: Words, **settings: Any) -> CommandParser:
     """Add a command.
 
     Args:
         commands: where to, from `CommandParser.add_commands`.
         name: as the user types it.
-        docstring: the text of --help.
+        words: the text of --help.
         settings: keywords for argparse.ArgumentParser.
     """
-    words = Words.of(docstring)
     examples = re.sub(r"^    \$", "  %(prog)s", words.examples.replace("%", "%%"), flags=re.M)
     parser: CommandParser = commands.add_parser(
         name,
@@ -165,15 +164,13 @@ def in_words_of_the_shell(error: Exception, parser: argparse.ArgumentParser) -> 
     fault = fault_of(error)
     if fault is None:
         return None
-    match = _ARGUMENT.fullmatch(fault.argument)
-    if match is None:
+    flags = {each.dest: "/".join(each.option_strings) for each in parser._actions}
+    found = [_ARGUMENT.fullmatch(name) for name in fault.argument.split(", ")]
+    if not all(match and flags.get(match["name"]) for match in found):
         return str(error)
-    said = f"expected {fault.expected}, got {fault.got}"
-    for action in parser._actions:
-        if action.dest == match["name"] and action.option_strings:
-            key = f" {match['key']}:" if match["key"] else ""
-            return f"{'/'.join(action.option_strings)}:{key} {said}"
-    return str(error)
+    names = ", ".join(flags[match["name"]] for match in found if match)
+    key = f" {found[0]['key']}:" if found[0] and found[0]["key"] else ""
+    return f"{names}:{key} expected {fault.expected}, got {fault.got}"
 
 
 def _show_help(options: argparse.Namespace) -> int:

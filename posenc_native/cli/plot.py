@@ -13,7 +13,6 @@ Examples:
 from __future__ import annotations
 
 import argparse
-import importlib
 import inspect
 import warnings
 from collections.abc import Callable, Sequence
@@ -25,8 +24,8 @@ import numpy as np
 
 from . import pictures
 from .kinds import Count, Size, output, writing
-from .parser import CommandError, UsageError, add_command, require
-from .signatures import add_function, values
+from .parser import CommandError, UsageError, Words, add_command, require
+from .signatures import add_function, bound, values
 
 FORMATS = (".png", ".svg", ".pdf")
 DPI = 150
@@ -37,52 +36,58 @@ _CLOCKS = (7.6, 5.6)  # inches of an animation, without --size
 
 def add(commands: Any) -> None:
     """Add the command."""
-    kinds = add_command(commands, "plot", __doc__).add_commands("KIND", "pictures")
-    for draw, *also in pictures.PICTURES:
-        usage = f"%(prog)s {_words(draw)}[OPTION ...] [-o FILE]"
-        name = draw.__name__.replace("_", "-")
+    kinds = add_command(commands, "plot", Words.of(__doc__)).add_commands("KIND", "pictures")
+    for picture, *also in pictures.PICTURES:
+        name = picture.__name__.replace("_", "-")
+        usage = f"%(prog)s {_words(picture)}[OPTION ...] [-o FILE]"
+        file = (show_or_record, show) if picture.__name__ == "clock" else (show,)
         one = add_function(
-            kinds, name, draw, *also, show, group="picture", width=_WIDTH, usage=usage
+            kinds, name, picture, *also, *file, group="picture", width=_WIDTH, usage=usage
         )
-        one.set_defaults(run=partial(_run, draw, also))
+        one.set_defaults(run=partial(_run, picture, also))
 
 
-def _words(draw: Callable[..., Any]) -> str:
+def _words(picture: Callable[..., Any]) -> str:
     """The positional arguments, as the usage line shows them."""
-    given = inspect.signature(draw).parameters.values()
-    names = [one.name.upper() for one in given if one.kind is one.POSITIONAL_ONLY][1:]
-    return "".join(f"{name} " for name in names)
+    given = inspect.signature(picture).parameters.values()
+    return "".join(f"{one.name.upper()} " for one in given if one.kind is one.POSITIONAL_ONLY)
 
 
 def _run(
-    draw: Callable[..., Any], also: list[Callable[..., Any]], options: argparse.Namespace
+    picture: Callable[..., Any], also: list[Callable[..., Any]], options: argparse.Namespace
 ) -> None:
     out = getattr(options, "out", None)
     if out is not None and out.suffix.lower() == ".gif":
-        _animate(options, out)
+        (animation,) = also
+        _record(animation, options, out)
     else:
-        given = values(draw, options, *also)
-        parameters = inspect.signature(draw).parameters.values()
-        alone = [one.name for one in parameters if one.kind is one.POSITIONAL_ONLY][1:]
-        typed = [given.pop(name) for name in alone]
-        show(lambda plot: draw(plot, *typed, **given), **values(show, options))
+        show(bound(picture, options, *also), **values(show, options))
 
 
-def _animate(options: argparse.Namespace, out: Path) -> None:
-    given = values(pictures.clock_animation, options)
+def _record(animation: Any, options: argparse.Namespace, out: Path) -> None:
+    given = {**animation.defaults, **values(animation, options)}
     if hasattr(options, "dpi"):
         raise UsageError("--dpi: a .gif always has 100")
-    frames = given.get("positions", pictures.HUNDRED).total
     size = getattr(options, "size", None)
-    _check_pixels(size or _CLOCKS, 100, frames)
-    plot, _ = _pictures(window=False)
-    with writing(out) as path, plot.drawing.sized(size):
-        pictures.clock_animation(plot, **{**given, "out": path})
+    _check_pixels(size or _CLOCKS, 100, given["positions"].total)
+    _pyplot(window=False)
+    from posenc_native.plot import drawing
+
+    with writing(out) as path, drawing.sized(size):
+        animation(**given, path=path)
     print(f"wrote {out}")
 
 
+def show_or_record(out: Annotated[Path, output(*FORMATS, ".gif")] | None = None) -> None:
+    """The option of a picture that has an animation.
+
+    Args:
+        out: a .gif is an animation over --positions; without it a window opens
+    """
+
+
 def show(
-    draw: Callable[[Any], Any],
+    draw: Callable[[], Any],
     out: Annotated[Path, output(*FORMATS)] | None = None,
     size: Size | None = None,
     dpi: Count | None = None,
@@ -90,16 +95,20 @@ def show(
     """Draw a picture into a file, or into a window.
 
     Args:
-        out: where to write: .png, .svg or .pdf; an existing file is replaced; without it a
-            window opens
+        out: without it a window opens
         size: width and height in inches (default: as the picture needs)
         dpi: pixels per inch (default: 150; a .gif always has 100)
     """
-    plot, pyplot = _pictures(window=out is None)
+    pyplot = _pyplot(window=out is None)
     if out is None and not _has_display(pyplot):
         raise CommandError("there is no display to open a window on: write a file with -o FILE")
-    with plot.drawing.sized(size):  # sizes of words and places of labels depend on it
-        figure = np.ravel(draw(plot))[0].figure
+    from posenc_native.plot import drawing
+
+    try:
+        with drawing.sized(size):  # sizes of words and places of labels depend on it
+            figure = np.ravel(draw())[0].figure
+    except ImportError as error:  # a package that reading a checkpoint needs
+        raise CommandError(str(error)) from error
     _check_pixels(figure.get_size_inches(), dpi or DPI)
     if out is None:
         pyplot.show()
@@ -129,18 +138,17 @@ def _check_pixels(size: Sequence[float], dpi: int, frames: int = 1) -> None:
         )
 
 
-def _pictures(window: bool) -> tuple[Any, Any]:
-    """posenc_native.plot and pyplot."""
+def _pyplot(window: bool) -> Any:
+    """The module pyplot of matplotlib."""
     try:
         matplotlib: Any = require("matplotlib", "a picture")
     except (ImportError, ValueError) as error:  # ValueError: matplotlib does not know MPLBACKEND
         raise CommandError(str(error)) from error
     from matplotlib import pyplot
 
-    plot, _ = map(importlib.import_module, ("posenc_native.plot", "posenc_native.plot.drawing"))
     if not window:
         matplotlib.use("agg")  # no display is needed
-    return plot, pyplot
+    return pyplot
 
 
 def _has_display(pyplot: Any) -> bool:

@@ -44,27 +44,32 @@ def add_function(
         width: of an encoding that no option describes; None: an option has to.
         settings: keywords for argparse.ArgumentParser.
     """
-    said = Words.of(function.__doc__).arguments
+    said = _words(function).arguments
     takes_more = any(
         one.kind is one.VAR_POSITIONAL and one.name not in said for one in _parameters(function)
     )
-    parser = add_command(commands, name, function.__doc__, **settings)
-    parser.set_defaults(run=partial(_call, function), takes_more=takes_more)
+    parser = add_command(commands, name, _words(function), **settings)
+    parser.set_defaults(run=partial(_run, function), takes_more=takes_more)
     for parameter in _parameters(function):
         if kinds := KINDS.get(parameter.annotation):
             add_encoding(parser, *kinds, width=width)
     titled = parser.add_argument_group(group) if group else parser
     seen: set[str] = set()
     for one in (function, *also):
-        words = Words.of(one.__doc__)
+        said = _words(one).arguments
         for parameter in _parameters(one):
-            if parameter.name not in seen and _add_option(titled, parameter, words.arguments):
+            if parameter.name not in seen and _add_option(titled, parameter, said):
                 seen.add(parameter.name)
     return parser
 
 
-def _call(function: Function, options: argparse.Namespace) -> Any:
-    given = values(function, options)
+def _run(function: Function, options: argparse.Namespace) -> Any:
+    return bound(function, options)()
+
+
+def bound(function: Function, options: argparse.Namespace, *more: Function) -> Callable[[], Any]:
+    """The function with its `values`."""
+    given = values(function, options, *more)
     alone = [
         given.pop(parameter.name)
         for parameter in _parameters(function)
@@ -72,7 +77,7 @@ def _call(function: Function, options: argparse.Namespace) -> Any:
     ]
     named = (p.name for p in _parameters(function) if p.kind is p.VAR_POSITIONAL)
     several = [each for name in named for each in given.pop(name, ())]
-    return function(*alone, *several, *options.more, **given)
+    return partial(function, *alone, *several, *options.more, **given)
 
 
 def values(function: Function, options: argparse.Namespace, *more: Function) -> dict[str, Any]:
@@ -92,11 +97,16 @@ def values(function: Function, options: argparse.Namespace, *more: Function) -> 
     return found
 
 
+def _words(function: Function) -> Words:
+    """Its attribute `words`; without, those of its docstring."""
+    found: Words = getattr(function, "words", None) or Words.of(function.__doc__)
+    return found
+
+
 def _parameters(function: Function) -> list[inspect.Parameter]:
-    hints = typing.get_type_hints(function, include_extras=True)
     return [
-        parameter.replace(annotation=_without_none(hints.get(name)))
-        for name, parameter in inspect.signature(function).parameters.items()
+        parameter.replace(annotation=_without_none(parameter.annotation))
+        for parameter in inspect.signature(function, eval_str=True).parameters.values()
     ]
 
 

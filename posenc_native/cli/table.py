@@ -38,7 +38,7 @@ from posenc_native.sinusoids.spec import SinusoidalSpec
 
 from . import terminal
 from .kinds import DtypeName, Places, dtype_named, output, writing
-from .parser import CommandError, UsageError, add_command, require
+from .parser import CommandError, UsageError, Words, add_command, require
 from .positions import Positions
 from .signatures import add_function
 
@@ -50,7 +50,7 @@ _BLOCK_BYTES = 1 << 22  # of a block of rows: small enough for a cache, enough f
 
 def add(commands: Any) -> None:
     """Add the command."""
-    kinds = add_command(commands, "table", __doc__).add_commands("KIND", "tables")
+    kinds = add_command(commands, "table", Words.of(__doc__)).add_commands("KIND", "tables")
     for function, source in (
         (sinusoidal, "--dim N"),
         (rotary, "(--head-dim N | --preset NAME | --config PATH)"),
@@ -76,9 +76,7 @@ def sinusoidal(
       .csv          columns position, dim_0, dim_1 ...
 
     Args:
-        dtype: number format; each number is rounded once, from the exact angle
-        out: where to write: .npy, .npz, .csv or .safetensors; an existing file is replaced;
-            without it .csv is printed
+        out: without it .csv is printed
 
     Examples:
         $ --dim 512 --positions 4096 -o table.npy
@@ -117,9 +115,7 @@ def rotary(
       .csv          columns position, cos_0, cos_1 ... sin_0, sin_1 ...
 
     Args:
-        dtype: number format; each number is rounded once, from the exact angle
-        out: where to write: .npy, .npz, .csv or .safetensors; an existing file is replaced;
-            without it .csv is printed
+        out: without it .csv is printed
 
     Examples:
         $ --head-dim 128 --base 500000 --positions 8192 -o cos_sin.npy

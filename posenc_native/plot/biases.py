@@ -51,11 +51,12 @@ def bias(
             ``[q_len + k_len - 1]``, as `alibi_diagonals` and `t5_diagonals` make them; without, a
             matrix ``[H, q_len, k_len]`` or ``[q_len, k_len]``.
         q_len, k_len: how many queries and keys.
-        q_offset: position of query 0 among the keys, for which the bias was made.
-        head: the head of the matrix.
-        heads: the heads of the lines; default up to eight, evenly from the first to the last.
+        q_offset: position of the first query among the keys.
+        head: the head whose matrix is drawn.
+        heads: the heads whose lines are drawn; default up to eight, evenly from the first to the
+            last.
         name: the first line of the title, such as "ALiBi".
-        cmap: the colormap of the matrix, as in `heatmap`.
+        cmap: a colormap of matplotlib; its middle is 0.
         ax: two Axes to draw into; None for a new figure.
 
     Returns:

@@ -50,7 +50,7 @@ def clock(
     pairs: Sequence[int] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """The pairs of an encoding as clocks, from the fastest to the slowest.
+    """Pairs as clock hands, from the fastest to the slowest.
 
     A hand points to (sine, cosine). It starts at 12 o'clock at position 0 and turns clockwise, once
     in a wavelength (positive frequencies). Pairs differ in wavelength by a factor of up to 10,000:
@@ -63,9 +63,9 @@ def clock(
 
     Args:
         encoding: an int dim, a `SinusoidalSpec` or a `Rotary`.
-        position: one position for all hands; None for steps of its own for each pair.
-        pairs: their numbers; default eight, evenly from the first to the last. With `position`,
-            these are from the pairs that have turned by 1/16 or more, if any have.
+        position: one position for all hands; default steps of its own for each pair.
+        pairs: numbers of pairs; default eight, evenly from the first to the last, with `position`
+            from those that have turned by 1/16 or more, if any have.
         ax: the Axes to draw into; None for a new figure.
 
     Returns:
@@ -113,16 +113,16 @@ def clock_animation(
     frames_per_second: float = 10.0,
     ax: Axes | None = None,
 ) -> Axes:
-    """The hands of `clock`, turning: an animated GIF, a frame for each position.
+    """The hands of `clock`, turning: an animated .gif, a frame for each position.
 
     Args:
         encoding: as in `clock`.
-        positions: an int n for 0 .. n-1, or ``[n]``.
+        positions: as in `heatmap`.
         path: the file to write, ending in .gif.
-        pairs: their numbers; default eight, evenly from those that turn by 1/16 or more between the
-            positions, if any do.
-        frames_per_second: above 0, at most 50, which viewers can show. A GIF counts hundredths of a
-            second.
+        pairs: numbers of pairs; default eight, evenly from those that turn by 1/16 or more between
+            the positions, if any do.
+        frames_per_second: of a .gif, which counts hundredths of a second; at most 50, which viewers
+            can show.
         ax: the Axes to draw into, whose whole figure is recorded; None for a new figure.
 
     Returns:

@@ -23,11 +23,11 @@ _FURTHEST = 1 << 24
 def compare(
     first: Any, second: Any, positions: int | None = None, *, ax: Axes | None = None
 ) -> Axes:
-    """How far cosines and sines of two descriptions are apart, a curve for each kind of layer.
+    """How far apart two checkpoints rotate, against position.
 
-    Errors of single positions swing, so each curve is the largest error up to its position. The
-    horizontal line is what bfloat16 can show, 2^-9. A mark on it is the first position at which a
-    curve is beyond it.
+    A curve for each kind of layer shows the largest difference of cosines and sines up to each
+    position, because those of single positions swing. The horizontal line is what bfloat16 can
+    show, 2^-9. A mark on it is the first position at which a curve is beyond it.
 
     Args:
         first, second: as in `posenc_native.compare`: paths, mappings, names of presets, `Rotary`.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from posenc_native.base.arguments import wrong_value
+from posenc_native.base.arguments import is_array, wrong_value
 from posenc_native.base.views import rotary_view
 from posenc_native.rotary.rotary import Rotary
 from posenc_native.rotary.supports import rotary_of
@@ -48,11 +48,12 @@ def rotation(
     positions: Any = None,
     *,
     x: Any = None,
+    head: int = 0,
     pairs: Sequence[int] | None = None,
     tokens: Sequence[int] | None = None,
     ax: Any = None,
 ) -> npt.NDArray[np.object_]:
-    """Queries (or keys) before and after rotary encoding, as arrows in the planes of some pairs.
+    """Queries before and after rotary encoding, as arrows.
 
     Rotary encoding takes the dims of a head in pairs. Each pair is a vector in a plane, and the
     token at position p has it turned by ``p * inv_freq`` (Su et al. 2021, section 3.2): fast pairs
@@ -63,20 +64,20 @@ def rotation(
     Without `x` one vector is drawn at six positions: it shows what the encoding does. With the
     queries or keys of a model as `x`, the picture shows what becomes of them.
 
-    For all dims at once, draw ``heatmap(x)`` and ``heatmap(rope.apply(x, layout="sd"))``.
-
     Args:
         rope: how vectors are rotated: a `Rotary` or a module that has one.
-        positions: an int n for 0 .. n-1, or ``[s]``; None for 0 .. s-1, and without x for 0 .. 5.
-        x: ``[s, head_dim]``, the tokens of one head, as ``q[0, head]`` is of ``[b, h, s, d]``. None
-            for tokens that are equal before: (1, 0) in each pair.
-        pairs: their numbers; default up to four, from the fastest to the slowest.
-        tokens: their rows in x; default the first six.
+        positions: an int n for 0 .. n-1, or ``[s]``; one for each token, default 0, 1, 2 ...
+        x: queries or keys before rotation, ``[s, head_dim]``, or with axes in front, such as batch
+            and heads; default (1, 0) in each pair, for six tokens or for `positions`.
+        head: the head of `x` to draw, counted through the batch.
+        pairs: numbers of pairs; default up to four, from the fastest to the slowest.
+        tokens: numbers of tokens; default the first six.
         ax: two Axes to draw into; None for a new figure.
 
     Returns:
         Two Axes: before, after. The arrows of each are one Quiver, ``ax.collections[0]``, in the
-        order of pairs, then tokens.
+        order of pairs, then tokens. For all dims at once, draw ``heatmap(x)`` and
+        ``heatmap(rope.apply(x, layout="sd"))``.
 
     Raises:
         ValueError: x of another shape; positions that are not one for each token; pairs or tokens
@@ -102,10 +103,7 @@ def rotation(
         values = np.zeros((len(found), rope.head_dim))
         values[:, dims[:, 0]] = 1.0
     else:
-        values = read_numbers(function, "x", x)
-        if values.ndim != 2 or values.shape[1] != rope.head_dim or not len(values):
-            expected = f"shape [s, head_dim] = [s, {rope.head_dim}], one head as q[0, 0] is"
-            wrong_value(function, "x", expected, list(values.shape))
+        values = _read_head(function, x, head, rope.head_dim)
         found = read_positions(function, len(values) if positions is None else positions)
     if len(found) != len(values):
         wrong_value(function, "positions", f"{len(values)} of them, one a token", len(found))
@@ -133,6 +131,18 @@ def rotation(
     drawing.set_title(axes[0], f"Before rotary encoding\n{same}{position_words(at)}")
     drawing.set_title(axes[1], f"After: turned by position × frequency\n{rotary_words(rope)}")
     return axes
+
+
+def _read_head(function: str, x: Any, head: int, head_dim: int) -> FloatArray:
+    """The tokens of one head, [s, head_dim]; the others are not converted."""
+    several = is_array(x) and x.ndim > 2 and math.prod(x.shape)
+    heads = x.reshape(-1, *x.shape[-2:]) if several else [x]
+    (which,) = read_indices(function, "head", [head], len(heads))
+    values = read_numbers(function, "x", heads[which])
+    if values.ndim != 2 or values.shape[1] != head_dim or not len(values):
+        expected = f"shape [s, head_dim] = [s, {head_dim}], or with axes in front"
+        wrong_value(function, "x", expected, list(np.shape(x)))
+    return values
 
 
 def _dims_of_pairs(rope: Rotary) -> npt.NDArray[np.int64]:

@@ -27,9 +27,9 @@ _DASHES = ("--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)))  # of bounds
 def frequencies(
     scaled: SupportsRotary, unscaled: SupportsRotary | None = None, *, ax: Axes | None = None
 ) -> Axes:
-    """Each frequency of a scaled rotary encoding, as a part of the unscaled one.
+    """The effect of a scaling on each rotary frequency.
 
-    1 is a pair that turns as fast as before, 1/8 one that turns eight times slower. The axis on top
+    At 1 a pair turns as fast as before, at 1/8 eight times slower. The axis on top
     has the wavelengths of the unscaled pairs. For YaRN (Peng et al. 2023, section 3.2) and Llama 3,
     the bands are shaded: pairs that keep their frequency, blended pairs and slowed pairs. Dashed
     lines mark the bounds of the bands and, for every scaling that names it, the length of the first

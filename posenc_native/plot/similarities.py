@@ -46,32 +46,25 @@ def similarity(
     k: Any = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Inner products of two positions against the offset from one to the other.
+    """Inner products against the offset: how they decay.
 
-    For a table, these are products of its rows at p and p + offset. For a `Rotary`, they are
-    products of a query rotated to position p and a key rotated to p + offset. By default these are
-    the mean over all queries of length 1 with the key equal to the query:
-    ``sum(cos(offset * inv_freq)) / P`` where every dim is rotated.
-
-    The dashed line shows how the bound of Su et al. 2021 (RoFormer, section 3.4.3) falls. With
-    ``S_j = sum_{i < j} exp(1j * offset * inv_freq[i])``, j = 1 .. P, a product is at most
-    ``sum_j |S_j|`` times the largest difference of the contents of neighboring pairs. For the mean
-    above this is ``mean_j |S_j|``: (P + 1) / 2 at offset 0, where the product is 1. The line is the
-    bound divided by its value at offset 0. It shows how fast the bound falls, and may be below the
-    curve. Both fall as tokens move apart: the long-term decay.
+    For a table, these are products of its rows at p and p + offset. For a rotary encoding, they are
+    products of a query rotated to position p and a key rotated to p + offset; of several, the mean.
+    By default, it is the mean over all queries of length 1, with the key equal to the query, and a
+    dashed line shows how fast the bound of the RoFormer paper falls from 1 at offset 0. It may be
+    below the curve. Both fall as tokens move apart: the long-term decay.
 
     One curve belongs to each first position p. Where the offset alone decides, all curves are
     equal: the picture has one line for them, and its title gives their largest difference. Where
     they differ, as those of a learned table, each has its own color, dashes and markers.
 
     Args:
-        encoding: as in `heatmap`.
+        encoding: as in `heatmap`. The `starts` of a ready table are by default three of its rows.
         offsets: how many positions to go in either direction.
-        starts: the first positions p; default 0, 100, 10,000 and 1,000,000, of a ready table three
-            of its rows.
-        q, k: of a `Rotary` only: vectors ``[..., head_dim]`` of one shape, before rotation; of
-            several, the mean of their products is drawn. k is by default q. With q there is no
-            bound.
+        starts: the first positions, one curve each; default 0, 100, 10,000 and 1,000,000.
+        q: for a rotary encoding: queries ``[..., head_dim]`` before rotation; default the mean of
+            all.
+        k: for a rotary encoding: keys of the same shape; default the queries.
         ax: the Axes to draw into; None for a new figure.
 
     Returns:
@@ -80,6 +73,12 @@ def similarity(
     Raises:
         ValueError: as in `heatmap`; q and k of different shapes, or with a table; no starts.
         TypeError: arguments of a wrong type.
+
+    Source: Su et al. 2021 (RoFormer), section 3.4.3. If every dim is rotated, the mean is
+    ``sum(cos(offset * inv_freq)) / P``. With ``S_j = sum_{i < j} exp(1j * offset * inv_freq[i])``,
+    j = 1 .. P, a product is at most ``sum_j |S_j|`` times the largest difference of the contents of
+    neighboring pairs. For the mean this is ``mean_j |S_j|``: (P + 1) / 2 at offset 0, where the
+    product is 1. The line is the bound divided by its value at offset 0.
 
     Example:
         >>> import posenc_native as pn
@@ -103,9 +102,7 @@ def similarity(
         if q is None and len(rope.inv_freq):
             bound = _scaled_bound(rope, steps)
     else:
-        if q is not None or k is not None:
-            wrong_value(function, "q, k", "None with a table, which has rows of its own", "others")
-        shown = read_encoding(function, encoding)
+        shown = _read_table(function, encoding, q, k)
         rows = shown.rows
         if starts is None and rows is not None:
             starts = sorted({rows // 4, rows // 2, 3 * rows // 4})
@@ -152,7 +149,7 @@ def similarity_matrix(
     cmap: Any = DIVERGING,
     ax: Axes | None = None,
 ) -> Axes:
-    """Inner products of all pairs of positions, as shades: position by position.
+    """Inner products of all pairs of positions, as shades.
 
     The numbers are those of `similarity`: of rows of a table, or of rotated queries and keys. White
     is 0, red is positive, blue is negative. Where the offset alone decides, each diagonal has one
@@ -161,8 +158,10 @@ def similarity_matrix(
     Args:
         encoding: as in `heatmap`.
         positions: as in `heatmap`.
-        q, k: as in `similarity`.
-        cmap: the colormap, as in `heatmap`.
+        q: for a rotary encoding: queries ``[..., head_dim]`` before rotation; default the mean of
+            all.
+        k: for a rotary encoding: keys of the same shape; default the queries.
+        cmap: a colormap of matplotlib; its middle is 0.
         ax: the Axes to draw into; None for a new figure.
 
     Returns:
@@ -185,9 +184,7 @@ def similarity_matrix(
         values, whose = _products_of_all(function, rope, q, k, found)
         name = f"Rotary: products of queries and keys\n{rotary_words(rope)}\n{whose}"
     else:
-        if q is not None or k is not None:
-            wrong_value(function, "q, k", "None with a table, which has rows of its own", "others")
-        shown = read_encoding(function, encoding)
+        shown = _read_table(function, encoding, q, k)
         found = read_positions(function, positions, shown)
         rows = shown.table(found)
         values = rows @ rows.T
@@ -199,6 +196,13 @@ def similarity_matrix(
     drawing.set_words(ax, words, "position of the key", "position of the query")
     drawing.color_bar(image, ax, "inner product")
     return ax
+
+
+def _read_table(function: str, encoding: Any, q: Any, k: Any) -> Encoding:
+    shown = read_encoding(function, encoding)
+    if q is not None or k is not None:
+        wrong_value(function, "q, k", "a rotary encoding with them", f"a {shown.name.lower()}")
+    return shown
 
 
 def _read_starts(function: str, starts: Any, offsets: int, shown: Encoding | None) -> list[int]:

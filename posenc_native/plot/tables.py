@@ -41,19 +41,18 @@ def heatmap(
     cmap: Any = DIVERGING,
     ax: Axes | None = None,
 ) -> Axes:
-    """A table as shades: positions downward, dimensions to the right, and a color bar.
+    """A table as shades: positions by dimensions.
 
-    White is 0. Red numbers are positive and blue ones negative: sines and cosines go from -1 to 1.
-    Where a pixel holds several positions or dimensions, it shows their mean. Waves too short for
-    the pixels fade to white, and no pattern appears that is not in the table.
+    It is a sinusoidal table, or the cosines and sines of a rotary encoding. White is 0, red is
+    positive and blue is negative. Where a pixel holds several positions or dimensions, it shows
+    their mean. Waves too short for the pixels fade to white, and no pattern appears that is not in
+    the table.
 
     Args:
         encoding: an int dim, a `SinusoidalSpec`, a `Rotary` (cosines of all pairs, then sines) or a
             table ``[positions, dim]``: see the head of posenc_native.plot.
         positions: an int n for 0 .. n-1 (of a table at most all its rows), or ``[n]``.
-        cmap: the colormap, a name or a matplotlib Colormap; 0 has the color of its middle. The
-            default diverges. In gray it shows the magnitude of a number and not its sign;
-            "cividis", which grows lighter all the way, shows both.
+        cmap: a colormap of matplotlib; its middle is 0. In gray print, cividis keeps the sign.
         ax: the Axes to draw into; None for a new figure.
 
     Returns:
@@ -101,7 +100,7 @@ def waves(
     position: int | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Single columns of a table along positions with their wavelengths, or a single row of it.
+    """Single dimensions across positions, with wavelengths.
 
     Along positions, every dimension has its own lane from -1 to 1. The arrow below a lane is as
     long as the wavelength, ``2 * pi / frequency`` (Vaswani et al. 2017, section 3.5:
@@ -112,9 +111,9 @@ def waves(
     Args:
         encoding: as in `heatmap`.
         positions: as in `heatmap`; increasing.
-        dimensions: the columns to draw; by default five, with wavelengths from a twentieth of the
+        dimensions: the columns to draw; default five, with wavelengths from a twentieth of the
             positions to four times as many.
-        position: draw the row of this position instead.
+        position: one position across all dimensions, instead of dimensions across positions.
         ax: the Axes to draw into; None for a new figure.
 
     Returns:

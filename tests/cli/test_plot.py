@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import shlex
 from collections.abc import Callable
@@ -14,11 +13,8 @@ import pytest
 from command_line import refusal
 
 import posenc_native as pn
-from posenc_native import cli
+from posenc_native import cli, plot
 from posenc_native.cli import pictures
-from posenc_native.cli.positions import Positions
-
-PICTURES = [function.__name__ for function, *_ in pictures.PICTURES] + ["clock_animation"]
 
 
 @pytest.mark.usefixtures("model")
@@ -51,16 +47,13 @@ def test_pictures() -> None:
     assert cli.main(shlex.split("plot waves --preset whisper --dim 8 -o w.svg")) == 0
 
 
-@pytest.mark.parametrize("name", PICTURES)
-def test_defaults_are_those_of_the_functions(name: str) -> None:
-    plot = pytest.importorskip("posenc_native.plot", exc_type=ImportError)
-    theirs = inspect.signature(getattr(plot, name)).parameters
-    ours = inspect.signature(getattr(pictures, name)).parameters
-    for option in {*theirs} & {*ours}:
-        default, expected = ours[option].default, theirs[option].default
-        found = default.count if isinstance(default, Positions) else default
-        # The length of a bias and the positions of an animation have a default here alone.
-        assert found == expected or expected in (None, inspect.Parameter.empty), option
+def test_a_command_has_every_option() -> None:
+    """But arguments that are objects of Python."""
+    missing = set()
+    for name in plot.__all__:
+        typed = inspect.signature(pictures.Picture(name, positions=3)).parameters
+        missing |= {*inspect.signature(getattr(plot, name)).parameters} - {*typed}
+    assert missing == {"ax", "bias", "path", "unscaled"}
 
 
 # A command and the call of posenc_native.plot, of what the files below have.
@@ -114,14 +107,11 @@ SAME: dict[str, tuple[str, Callable[[Any], Any]]] = {
         "rotation --base 500", lambda plot: plot.rotation(pn.Rotary(128, base=500.0)),
     ),
     "rotation, options": (
-        "rotation --head-dim 16 --x q.npy --positions 7:12 --pairs 1,2 --tokens 0,4",
+        "rotation --head-dim 16 --x heads.npy --head 3 --positions 7:12 --pairs 1,2 --tokens 0,4",
         lambda plot: plot.rotation(
-            pn.Rotary(16), np.arange(7, 12), x=np.load("q.npy"), pairs=[1, 2], tokens=[0, 4]
+            pn.Rotary(16), np.arange(7, 12), x=np.load("heads.npy")[1, 1], pairs=[1, 2],
+            tokens=[0, 4],
         ),
-    ),
-    "rotation, a head of a batch": (
-        "rotation --head-dim 16 --x layer.npy --head 4",
-        lambda plot: plot.rotation(pn.Rotary(16), x=np.load("layer.npy")[1, 1]),
     ),
     "frequencies, of nothing": ("frequencies", lambda plot: plot.frequencies(pn.Rotary(128))),
     "frequencies": (
@@ -131,8 +121,10 @@ SAME: dict[str, tuple[str, Callable[[Any], Any]]] = {
 }  # fmt: skip
 
 
-def test_every_picture_is_compared() -> None:
-    assert {name.partition(",")[0] for name in SAME} | {"clock_animation"} == set(PICTURES)
+def test_every_picture_is_a_command_that_is_compared() -> None:
+    drawn_here = {name.partition(",")[0] for name in SAME}
+    assert drawn_here == {picture.__name__ for picture, *_ in pictures.PICTURES}
+    assert drawn_here | {"clock_animation"} == {*plot.__all__}
 
 
 def drawn(figure: Any) -> str:
@@ -164,7 +156,9 @@ def drawn(figure: Any) -> str:
 def vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     random = np.random.default_rng(3)
-    shapes = {"q": (5, 16), "k": (5, 16), "table": (32, 2), "layer": (2, 3, 7, 16)}
+    shapes = {
+        "q": (5, 16), "k": (5, 16), "heads": (2, 2, 5, 16), "table": (32, 2),
+    }  # fmt: skip
     for name, shape in shapes.items():
         np.save(name, random.standard_normal(shape))
 
@@ -174,7 +168,6 @@ def vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_command_draws_what_the_function_draws(
     name: str, figures: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plot = importlib.import_module("posenc_native.plot")
     command, call = SAME[name]
     with monkeypatch.context() as patch:
         patch.setattr(figures, "close", lambda figure: None)
@@ -190,7 +183,6 @@ def test_the_command_draws_what_the_function_draws(
 
 @pytest.mark.usefixtures("vectors")
 def test_an_animation_is_that_of_the_function(figures: Any) -> None:
-    plot = importlib.import_module("posenc_native.plot")
     command = "plot clock --dim 32 --positions 3 --pairs 0,2 --frames-per-second 5"
     assert cli.main(shlex.split(f"{command} -o a.gif")) == 0
     plot.clock_animation(32, 3, "b.gif", pairs=[0, 2], frames_per_second=5)
@@ -206,7 +198,6 @@ def test_words_fit_the_size_that_is_asked_for(
     figures: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As those of Axes of that size: they are smaller in a column of a paper."""
-    plot = importlib.import_module("posenc_native.plot")
     with monkeypatch.context() as patch:
         patch.setattr(figures, "close", lambda figure: None)
         assert cli.main(shlex.split("plot waves --dim 8 --size 3.3x2.6 -o a.svg")) == 0

@@ -7,6 +7,8 @@ import json as json_text
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,10 +22,11 @@ from posenc_native.explanations.explain import explain as explanation_of
 from posenc_native.explanations.explanation import Explanation
 from posenc_native.formats.writing import WRITERS, write
 from posenc_native.models.presets import rotary_presets
+from posenc_native.plot import frequencies
 from posenc_native.rotary.rotary import Rotary
 
 Form = Annotated[str, Kind(choices=tuple(WRITERS))]
-Picture = Annotated[Path, output(*FORMATS, short=None)]
+Picture = Annotated[Path, replace(output(*FORMATS), short=None, text="")]
 
 WIDEST = 92  # characters in a line; longer ones are hard to read
 
@@ -96,7 +99,7 @@ def explain(
             rotating.setdefault(group.rotary, []).append(group.layer_type or "")
     if not rotating:
         raise CommandError(f"{path}: no layer rotates, so there is nothing to draw")
-    show(lambda module: _draw_frequencies_by_layer(module, rotating), plot)
+    show(partial(_draw_frequencies_by_layer, rotating), plot)
     return 0
 
 
@@ -121,7 +124,7 @@ def _in_words_of(found: Explanation, form: str, permuted: bool) -> int:
     return 1 if written.lost else 0
 
 
-def _draw_frequencies_by_layer(plot: Any, rotating: Mapping[Rotary, list[str]]) -> Any:
+def _draw_frequencies_by_layer(rotating: Mapping[Rotary, list[str]]) -> Any:
     from matplotlib import pyplot
 
     count = len(rotating)
@@ -130,7 +133,7 @@ def _draw_frequencies_by_layer(plot: Any, rotating: Mapping[Rotary, list[str]]) 
     )
     for (rotary, layers), ax in zip(rotating.items(), axes.flat, strict=True):
         # Given frequencies have no base to scale from.
-        plot.frequencies(rotary, rotary if "inv_freq" in rotary._given else None, ax=ax)
+        frequencies(rotary, rotary if "inv_freq" in rotary._given else None, ax=ax)
         if count > 1:
             title = f"{' and '.join(layers)}: {ax.get_title(loc='left')}"
             ax.set_title(title, loc="left", fontsize="medium")

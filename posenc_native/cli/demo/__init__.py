@@ -62,7 +62,6 @@ def demo(
         tokens: length of the greedy continuation
         compile: also time the model compiled by torch.compile; minutes, and needs a C++ compiler
         quick: 64 bytes of text, on one thread; takes twenty seconds
-        out: where to write a .png; replaces an existing file
 
     Examples:
         $
