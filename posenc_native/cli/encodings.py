@@ -22,7 +22,14 @@ from posenc_native.sinusoids.presets import sinusoidal_presets
 from posenc_native.sinusoids.spec import SinusoidalSpec
 
 from .kinds import Kind, at_least_one, number, reading, whole_number
-from .parser import CommandError, CommandParser, UsageError, default_in_help, flag
+from .parser import (
+    CommandError,
+    CommandParser,
+    UsageError,
+    default_in_help,
+    flag,
+    without_function,
+)
 from .terminal import show_table
 
 # The kinds of encodings that an annotation allows.
@@ -266,7 +273,4 @@ def reading_config(path: Path) -> Iterator[None]:
         with reading(path):
             yield
     except (ValueError, TypeError) as error:
-        # The user typed a path and does not know the function that reads the file.
-        fault = fault_of(error)
-        said = str(error) if fault is None else str(fault).removeprefix(f"{fault.function}: ")
-        raise CommandError(f"{path}: {said}") from None
+        raise CommandError(f"{path}: {without_function(error)}") from None

@@ -40,28 +40,26 @@ class Kind:
     text: str = ""
 
 
-def whole_number(text: str) -> int:
-    """An int."""
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"expected an int, got {text!r}") from None
+def _reader(read: Callable[[str], Any], expected: str) -> Callable[[str], Any]:
+    def checked(text: str) -> Any:
+        try:
+            return read(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}") from None
+
+    return checked
+
+
+whole_number = _reader(int, "an int")
+number = _reader(float, "a number")
 
 
 def at_least_one(text: str) -> int:
     """An int of 1 or more."""
-    value = whole_number(text)
+    value: int = whole_number(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"expected 1 or more, got {text}")
     return value
-
-
-def number(text: str) -> float:
-    """A float."""
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"expected a number, got {text!r}") from None
 
 
 def _several(read: Callable[[str], Any]) -> Callable[[str], list[Any]]:

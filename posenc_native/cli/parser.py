@@ -173,6 +173,12 @@ def in_words_of_the_shell(error: Exception, parser: argparse.ArgumentParser) -> 
     return f"{names}:{key} expected {fault.expected}, got {fault.got}"
 
 
+def without_function(error: Exception) -> str:
+    """The message of an error, without the function that the user did not call."""
+    fault = fault_of(error)
+    return str(error) if fault is None else str(fault).removeprefix(f"{fault.function}: ")
+
+
 def _show_help(options: argparse.Namespace) -> int:
     options.parser.print_help(sys.stderr)
     return UsageError.status

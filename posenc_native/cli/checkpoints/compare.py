@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import json as json_text
-import shutil
-import sys
 from collections.abc import Iterator
 from typing import Annotated
 
-from posenc_native.base.errors import fault_of
 from posenc_native.cli.kinds import Ints, Kind
-from posenc_native.cli.parser import CommandError, UsageError
-from posenc_native.cli.terminal import printable, show_text
+from posenc_native.cli.parser import CommandError, UsageError, without_function
 from posenc_native.explanations.compare import compare as comparison_of
 from posenc_native.formats.reading import read
 
-from .explain import WIDEST, errors_as_json
+from .explain import errors_as_json, report
 
 Files = Annotated[str, Kind(metavar="FILE,FILE")]
 
@@ -93,11 +88,7 @@ def compare(
             raise UsageError(f"--weights: expected {expected}, got {len(files)}")
         with _reading("--weights"):
             found = comparison_of(*described, at=at, permuted=permuted, weights=files)
-    if json:
-        print(json_text.dumps(found.to_dict(), indent=2))
-    else:
-        wide = min(WIDEST, shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
-        show_text(printable(str(found) if wide is None else found.text(wide)))
+    report(found, json)
     return _STATUS[found.verdict]
 
 
@@ -110,6 +101,4 @@ def _reading(source: str) -> Iterator[None]:
         file = error.filename or source
         raise UnreadableError(f"cannot read {file}: {error.strerror or error}") from error
     except (ValueError, TypeError, ImportError) as error:
-        fault = fault_of(error)
-        said = str(error) if fault is None else str(fault).removeprefix(f"{fault.function}: ")
-        raise UnreadableError(f"{source}: {said}") from None
+        raise UnreadableError(f"{source}: {without_function(error)}") from None

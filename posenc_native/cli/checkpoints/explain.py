@@ -18,6 +18,7 @@ from posenc_native.cli.kinds import Kind, output
 from posenc_native.cli.parser import CommandError, UsageError
 from posenc_native.cli.plot import FORMATS, show
 from posenc_native.cli.terminal import printable, show_text
+from posenc_native.explanations.comparison import Comparison
 from posenc_native.explanations.explain import explain as explanation_of
 from posenc_native.explanations.explanation import Explanation
 from posenc_native.formats.writing import WRITERS, write
@@ -28,7 +29,7 @@ from posenc_native.rotary.rotary import Rotary
 Form = Annotated[str, Kind(choices=tuple(WRITERS))]
 Picture = Annotated[Path, replace(output(*FORMATS), short=None, text="")]
 
-WIDEST = 92  # characters in a line; longer ones are hard to read
+_WIDEST = 92  # characters in a line; longer ones are hard to read
 
 
 def explain(
@@ -85,12 +86,8 @@ def explain(
             found = explanation_of(source)
     if as_ is not None:
         return _in_words_of(found, as_, permuted)
-    if json:
-        print(json_text.dumps(found.to_dict(), indent=2))
-        return 0
-    wide = min(WIDEST, shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
-    show_text(printable(str(found) if wide is None else found.text(wide)))
-    if plot is None:
+    report(found, json)
+    if json or plot is None:
         return 0
     # Layers that rotate alike share one picture, even if they differ otherwise.
     rotating: dict[Rotary, list[str]] = {}
@@ -112,6 +109,15 @@ def errors_as_json(asked: bool) -> Iterator[None]:
         if asked:
             print(json_text.dumps({"error": str(error)}))
         raise
+
+
+def report(found: Explanation | Comparison, json: bool) -> None:
+    """Print what was found: as JSON, or as text that fits a terminal."""
+    if json:
+        print(json_text.dumps(found.to_dict(), indent=2))
+        return
+    wide = min(_WIDEST, shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
+    show_text(printable(str(found) if wide is None else found.text(wide)))
 
 
 def _in_words_of(found: Explanation, form: str, permuted: bool) -> int:
