@@ -148,7 +148,7 @@ def _draw_matrix(
     drawing.position_ticks(ax, "y")
     sizes = f"{given.q_len:,} queries × {given.k_len:,} keys"
     title = f"{name}\nhead {head} of {len(given.values)}, {sizes}"
-    drawing.set_words(ax, title, "position of the key", "position of the query")
+    drawing.set_words(ax, title, *drawing.KEYS_AND_QUERIES)
     drawing.color_bar(image, ax, "added to the score")
 
 
@@ -158,12 +158,10 @@ def _draw_lines(ax: Axes, given: _Bias, heads: list[int], q_offset: int) -> None
     offsets = np.arange(1 - given.q_len, given.k_len) - q_offset
     look, part = colors.palette(ax), drawing.fit(ax)
     lines, varying = [], False
-    every = max(1, len(offsets) // (8 if part == 1 else 5))
     for i, head in enumerate(heads):
         least, mean, largest = given.diagonals(head)
         color, dashes, marker = look.line(i)
-        # Markers are apart from those of the other lines.
-        some = slice(i % 8 * every // min(len(heads), 8), None, every)
+        some = drawing.markers_apart(ax, i, len(heads), len(offsets))
         lines += ax.plot(
             offsets, mean, color=color, linestyle=dashes, marker=marker, markersize=4.5 * part,
             linewidth=1.3 * part, markevery=some, label=f"head {head}",
@@ -180,6 +178,6 @@ def _draw_lines(ax: Axes, given: _Bias, heads: list[int], q_offset: int) -> None
     told = ", ".join(filter(None, (some_of, how)))
     drawing.set_words(
         ax, f"One line a head, against the offset\n{told}".strip(),
-        "offset: key - query, positions", "added to the score", drawing.OPEN,
+        drawing.OFFSET, "added to the score", drawing.OPEN,
     )  # fmt: skip
     EndLabels(ax, lines)

@@ -28,6 +28,10 @@ from .encodings import FloatArray, Positions, has_scale, is_range, position_name
 _STYLE: Any = rcParams  # whose type knows literal names only
 OPEN = ("top", "right")  # sides that a frame around lines does without
 
+# Names of axes: of lines by offset, and of the columns and rows of a matrix of scores.
+OFFSET = "offset: key - query, positions"
+KEYS_AND_QUERIES = ("position of the key", "position of the query")
+
 # Words, lines and markers have the sizes of the style in Axes as wide and high as this or larger,
 # in inches. In smaller ones they shrink, by a part for each inch that is missing, down to a least
 # part: at 3.3 inches, a column of a paper, words of 10 points have 7. Words stay readable in print.
@@ -92,6 +96,17 @@ def letters(ax: Axes, usual: Any = "small") -> float:
     """The size of letters in these Axes, in points: the usual one, or less where room is short."""
     size = font_manager.FontProperties(size=usual).get_size_in_points()
     return max(fit(ax) * size, min(size, _POINTS))
+
+
+def height_of_words(ax: Axes) -> float:
+    """The part of the height of these Axes that a line of words and its margins take."""
+    return min(0.4, 2.2 * letters(ax) / (0.75 * points(ax)[1]))
+
+
+def markers_apart(ax: Axes, i: int, count: int, numbers: int) -> slice:
+    """The numbers of line i that have a marker: others than those of the other lines."""
+    every = max(1, numbers // (8 if fit(ax) == 1 else 5))
+    return slice(i * every // count, None, every)
 
 
 def fit_words(ax: Axes) -> None:

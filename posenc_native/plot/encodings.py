@@ -263,16 +263,11 @@ def rotary_words(rope: Rotary) -> str:
     return _listed(
         f"head_dim {rope.head_dim}",
         rope.rotary_dim != rope.head_dim and f"of which {rope.rotary_dim} rotated",
-        "frequencies of its own" if "inv_freq" in rope._given else f"base {number(base_of(rope))}",
+        "frequencies of its own" if "inv_freq" in rope._given else f"base {number(rope.base)}",
         f"pairing {rope.pairing}",
         rope_type != "default" and " ".join(shown),
         rope.scale != 1 and f"cos and sin × {number(rope.scale)}",
     )
-
-
-def base_of(rope: Rotary) -> float:
-    """The base of the frequencies, which a scaling may bring along."""
-    return float((rope.scaling or {}).get("rope_theta") or rope.base)
 
 
 def number(value: float) -> str:

@@ -12,6 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.transforms import IdentityTransform, ScaledTranslation
 
 from . import colors, drawing
+from .encodings import evenly
 
 _LEADER, _SAMPLE, _GAP = 10.0, 20.0, 4.0  # points, from the Axes to the words
 _APART = 1.15  # from one line of words to the next, in heights of one
@@ -59,9 +60,7 @@ class EndLabels(Artist):
         high = _APART * max(one.get_window_extent(renderer).height for one in self._words)
         most = max(1, int(box.height / high) + 1)
         count = len(self._words)
-        named = range(count) if count <= most else [
-            round(i * (count - 1) / max(most - 1, 1)) for i in range(most)
-        ]  # fmt: skip
+        named = evenly(count, most)
         at = [ax.transData.transform(end) for end, _ in self._ends]
         places = dict(
             zip(named, spread([at[i][1] for i in named], high, box.y0, box.y1), strict=True)

@@ -12,7 +12,7 @@ from posenc_native.rotary.rotary import Rotary
 from posenc_native.rotary.supports import rotary_of
 from posenc_native.spectra.scaling import rotary_blend
 
-from .encodings import FloatArray, base_of, number, rotary_words
+from .encodings import FloatArray, number, rotary_words
 from .late import colors, drawing
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def frequencies(
         if "inv_freq" in scaled._given:
             expected = "a Rotary to compare with, where scaled was made of frequencies"
             wrong_value(function, "unscaled", expected, None)
-        unscaled = Rotary(scaled.head_dim, base=base_of(scaled), rotary_dim=scaled.rotary_dim)
+        unscaled = Rotary(scaled.head_dim, base=scaled.base, rotary_dim=scaled.rotary_dim)
     else:
         unscaled = rotary_of(function, "unscaled", unscaled)
     count = len(scaled.inv_freq)
@@ -114,7 +114,7 @@ def _part_axis(ax: Axes, parts: FloatArray) -> None:
         FuncFormatter(lambda part, _: f"{part:.0f}" if part >= 1 else f"1/{1 / part:.0f}")
     )
     # On top there is room for the names of the bands, below for a half of a marker.
-    names = min(0.4, 2.2 * drawing.letters(ax) / (0.75 * drawing.points(ax)[1]))
+    names = drawing.height_of_words(ax)
     span = math.log(high / low) / (0.92 - names)
     ax.set_ylim(low / math.exp(0.08 * span), high * math.exp(names * span))
 

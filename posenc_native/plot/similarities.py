@@ -96,18 +96,16 @@ def similarity(
     bound = None
     if rope is not None:
         shown = None
-        curve, whose = _products_of_vectors(function, rope, q, k, steps)
-        name = f"Rotary: products of queries and keys\n{rotary_words(rope)}\n{whose}"
+        curve, name = _products_of_vectors(function, rope, q, k, steps)
         label = "rotated q · k"
         if q is None and len(rope.inv_freq):
             bound = _scaled_bound(rope, steps)
     else:
-        shown = _read_table(function, encoding, q, k)
+        shown, name = _read_table(function, encoding, q, k)
         rows = shown.rows
         if starts is None and rows is not None:
             starts = sorted({rows // 4, rows // 2, 3 * rows // 4})
         curve = _products_of_rows(shown, steps)
-        name = f"{shown.name}: products of rows\n{shown.parameters}"
         label = "inner product"
     first = _read_starts(function, _STARTS if starts is None else starts, count, shown)
     curves = [curve(start) for start in first]
@@ -136,7 +134,7 @@ def similarity(
     ax.margins(x=0.02)
     drawing.position_ticks(ax, "x")
     words = f"{name}, {_agreement(first, apart)}"
-    drawing.set_words(ax, words, "offset: key - query, positions", label, drawing.OPEN)
+    drawing.set_words(ax, words, drawing.OFFSET, label, drawing.OPEN)
     return ax
 
 
@@ -181,28 +179,27 @@ def similarity_matrix(
     rope = rotary_in(encoding)
     if rope is not None:
         found = read_positions(function, positions, None)
-        values, whose = _products_of_all(function, rope, q, k, found)
-        name = f"Rotary: products of queries and keys\n{rotary_words(rope)}\n{whose}"
+        values, name = _products_of_all(function, rope, q, k, found)
     else:
-        shown = _read_table(function, encoding, q, k)
+        shown, name = _read_table(function, encoding, q, k)
         found = read_positions(function, positions, shown)
         rows = shown.table(found)
         values = rows @ rows.T
-        name = f"{shown.name}: products of rows\n{shown.parameters}"
     shades = colors.read_colormap(function, cmap)
     (ax,) = drawing.axes(function, ax, (6.4, 5.4))
     image = drawing.shade_pairs(ax, values, shades, found)
     words = f"{name}, {position_words(found)}"
-    drawing.set_words(ax, words, "position of the key", "position of the query")
+    drawing.set_words(ax, words, *drawing.KEYS_AND_QUERIES)
     drawing.color_bar(image, ax, "inner product")
     return ax
 
 
-def _read_table(function: str, encoding: Any, q: Any, k: Any) -> Encoding:
+def _read_table(function: str, encoding: Any, q: Any, k: Any) -> tuple[Encoding, str]:
+    """The table, and the title of products of its rows."""
     shown = read_encoding(function, encoding)
     if q is not None or k is not None:
         wrong_value(function, "q, k", "a rotary encoding with them", f"a {shown.name.lower()}")
-    return shown
+    return shown, f"{shown.name}: products of rows\n{shown.parameters}"
 
 
 def _read_starts(function: str, starts: Any, offsets: int, shown: Encoding | None) -> list[int]:
@@ -219,30 +216,30 @@ def _read_starts(function: str, starts: Any, offsets: int, shown: Encoding | Non
 def _products_of_vectors(
     function: str, rope: Rotary, q: Any, k: Any, steps: Positions
 ) -> tuple[_Curve, str]:
-    """Products of rotated queries and keys, and whose they are."""
-    query, key, whose = _read_vectors(function, rope, q, k)
+    """Products of rotated queries and keys, and their title."""
+    query, key, title = _read_vectors(function, rope, q, k)
 
     def curve(start: int) -> FloatArray:
         at = np.array([start])
         products = (_turned(rope, query, at) * _turned(rope, key, at + steps)).sum(-1)
         return np.asarray(products.mean(0), np.float64)
 
-    return curve, whose
+    return curve, title
 
 
 def _products_of_all(
     function: str, rope: Rotary, q: Any, k: Any, positions: Positions
 ) -> tuple[FloatArray, str]:
-    """Products of queries and keys at all pairs of positions, and whose they are."""
-    query, key, whose = _read_vectors(function, rope, q, k)
+    """Products of queries and keys at all pairs of positions, and their title."""
+    query, key, title = _read_vectors(function, rope, q, k)
     queries, keys = (_turned(rope, each, positions) for each in (query, key))
-    return np.asarray((queries @ keys.swapaxes(-1, -2)).mean(0), np.float64), whose
+    return np.asarray((queries @ keys.swapaxes(-1, -2)).mean(0), np.float64), title
 
 
 def _read_vectors(
     function: str, rope: Rotary, q: Any, k: Any
 ) -> tuple[FloatArray, FloatArray, str]:
-    """Queries and keys [count, head_dim] before rotation, and whose they are."""
+    """Queries and keys [count, head_dim] before rotation, and the title of their products."""
     whose = "k = q, given" if k is None else "q and k given"
     if q is None:
         if k is not None:
@@ -259,7 +256,9 @@ def _read_vectors(
     arguments.check_shape(function, "k", key.shape, query.shape)
     count = query.size // rope.head_dim
     rows = [each.reshape(count, rope.head_dim) for each in (query, key)]
-    return rows[0], rows[1], whose + (f", mean of {count:,}" if count > 1 else "")
+    whose += f", mean of {count:,}" if count > 1 else ""
+    title = f"Rotary: products of queries and keys\n{rotary_words(rope)}\n{whose}"
+    return rows[0], rows[1], title
 
 
 def _turned(rope: Rotary, vectors: FloatArray, positions: Positions) -> FloatArray:
@@ -299,13 +298,13 @@ def _products_of_rows(shown: Encoding, steps: Positions) -> _Curve:
 def _draw_curves(ax: Axes, steps: Positions, first: list[int], curves: list[FloatArray]) -> None:
     """A line with its own color, dashes and markers for each first position."""
     look, part = colors.palette(ax), drawing.fit(ax)
-    every = max(1, len(steps) // (8 if part == 1 else 5))
     for i, (start, curve) in enumerate(zip(first, curves, strict=True)):
         color, dashes, marker = look.line(i)
         ax.plot(
             steps, curve, color=color, linewidth=1.2 * part, linestyle=dashes, marker=marker,
             markersize=6 * part, markerfacecolor=look.paper, markeredgewidth=1.3 * part,
-            markevery=slice(i * every // len(curves), None, every), label=f"from {start:,}",
+            markevery=drawing.markers_apart(ax, i, len(curves), len(steps)),
+            label=f"from {start:,}",
         )  # fmt: skip
 
 

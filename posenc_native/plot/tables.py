@@ -252,8 +252,8 @@ def _position_across_dimensions(
     sines = [pair.sine for pair in shown.pairs if pair.sine is not None]
     cosines = [pair.cosine for pair in shown.pairs if pair.cosine is not None]
     others = sorted(set(range(shown.width)) - {*sines, *cosines})
-    look, (wide, high) = colors.palette(ax), drawing.points(ax)
-    size = max(1.5, min(4.0, 0.55 * wide / max(len(sines), len(others))))
+    look = colors.palette(ax)
+    size = max(1.5, min(4.0, 0.55 * drawing.points(ax)[0] / max(len(sines), len(others))))
     for name, columns, line, fill, color in (
         ("sine", sines, "-o", look.colors[0], look.colors[0]),
         ("cosine", cosines, "--s", look.paper, look.colors[1]),
@@ -265,7 +265,7 @@ def _position_across_dimensions(
                 markersize=size, markerfacecolor=fill, markeredgewidth=size / 4,
             )  # fmt: skip
     largest = _largest(shown, values)
-    legend = min(0.4, 2.2 * drawing.letters(ax) / (0.75 * high)) if shown.pairs else 0.0
+    legend = drawing.height_of_words(ax) if shown.pairs else 0.0
     low = -1.08 * largest
     ax.set_ylim(low - 2.16 * largest * legend / (1 - legend), 1.08 * largest)
     _mark_lengths(ax, shown)
