@@ -150,6 +150,9 @@ def _truncation(case: Case) -> Iterator[str]:
         )
 
 
+_OF_A_LENGTH = "Rotary.from_config(..., seq_len=...) gives the frequencies for a given length."
+
+
 @_check
 def _lengths(case: Case) -> Iterator[str]:
     if case.rope_type == "dynamic" and "alpha" not in case.scaling:
@@ -162,8 +165,7 @@ def _lengths(case: Case) -> Iterator[str]:
         yield (
             "transformers recomputes the frequencies whenever a sequence grows longer than those "
             "before it, so cached keys were rotated by older frequencies. vLLM and SGLang compute "
-            f"them once, for {longest}, so they are not dynamic at all. "
-            "Rotary.from_config(..., seq_len=...) gives the frequencies for a given length."
+            f"them once, for {longest}, so they are not dynamic at all. {_OF_A_LENGTH}"
         )
     if case.rope_type == "longrope":
         trained = case.scaling["original_max_position_embeddings"]
@@ -173,8 +175,7 @@ def _lengths(case: Case) -> Iterator[str]:
             "batch, and Phi-3 then drops its cache. vLLM decides once at the start, by the longest "
             "sequence that it may serve, so it uses the long factors for short texts too. SGLang "
             "decides for each batch. Keys cached before the switch were rotated by the short "
-            "factors. "
-            "Rotary.from_config(..., seq_len=...) gives the frequencies for a given length."
+            f"factors. {_OF_A_LENGTH}"
         )
 
 

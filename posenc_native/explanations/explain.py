@@ -21,7 +21,7 @@ from posenc_native.spectra.scaling import rotary_blend, rotary_frequencies
 
 from .engine_differences import _SEVERAL, CHECKS, Case, _float32_phase
 from .explanation import NOPE, Explanation, LayerExplanation
-from .field_words import SAME, base_of, in_words, shares, value_text
+from .field_words import SAME, base_of, in_words, pairs_by_axis, shares, value_text
 from .words import number, times, turn_text
 
 
@@ -153,11 +153,10 @@ def _frequencies(rotary: Rotary, base: float | None) -> str:
 def _axes(model: Description, rotary: Rotary) -> list[str]:
     if rotary.axis_map is None:
         return []
-    counts = np.bincount(rotary.axis_map)
+    counts, in_blocks = pairs_by_axis(rotary.axis_map)
     names = ("time", "height", "width")[-len(counts) :]
     shared = ", ".join(f"{count} by {name}" for name, count in zip(names, counts, strict=False))
-    runs = 1 + int((np.diff(rotary.axis_map) != 0).sum())
-    order = "in blocks, one axis after another" if runs == len(counts) else "the axes alternating"
+    order = "in blocks, one axis after another" if in_blocks else "the axes alternating"
     text = (
         f"Tokens have a position on each of {len(counts)} axes, which drive the pairs: {shared}, "
     )
@@ -268,22 +267,20 @@ def _length_shown(scaling: Mapping[str, Any]) -> str:
 def _yarn_words(scaling: Mapping[str, Any]) -> str:
     fast, slow = scaling.get("beta_fast", 32), scaling.get("beta_slow", 1)
     bounds = "" if scaling.get("truncate", True) else " (bounds not rounded to whole pairs)"
-    return (
-        f"pairs that turn more than {times(fast)} within the "
-        f"{number(scaling['original_max_position_embeddings'])} positions of the original context "
-        f"keep their frequency, those that turn less than {times(slow)} are slowed by "
-        f"{number(scaling['factor'])}, those between are blended{bounds}."
-    )
+    return _band_words(scaling, fast, slow, f", those between are blended{bounds}")
 
 
 def _llama3_words(scaling: Mapping[str, Any]) -> str:
     low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
-    between = "" if low == high else " those between are blended."
+    return _band_words(scaling, high, low, "" if low == high else ", those between are blended")
+
+
+def _band_words(scaling: Mapping[str, Any], fast: float, slow: float, between: str) -> str:
     return (
-        f"pairs that turn more than {times(high)} within the "
+        f"pairs that turn more than {times(fast)} within the "
         f"{number(scaling['original_max_position_embeddings'])} positions of the original context "
-        f"keep their frequency, those that turn less than {times(low)} are slowed by "
-        f"{number(scaling['factor'])}{',' if between else '.'}{between}"
+        f"keep their frequency, those that turn less than {times(slow)} are slowed by "
+        f"{number(scaling['factor'])}{between}."
     )
 
 

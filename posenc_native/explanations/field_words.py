@@ -35,10 +35,16 @@ def axes(rotary: Rotary) -> str:
     """The position axes of a rotation."""
     if rotary.axis_map is None:
         return "one"
-    counts = ", ".join(map(str, np.bincount(rotary.axis_map).tolist()))
-    turns = int((np.diff(rotary.axis_map) != 0).sum()) + 1
-    order = "in blocks" if turns <= len(np.unique(rotary.axis_map)) else "alternating"
-    return f"{counts} pairs by axis, {order}"
+    counts, in_blocks = pairs_by_axis(rotary.axis_map)
+    order = "in blocks" if in_blocks else "alternating"
+    return f"{', '.join(map(str, counts))} pairs by axis, {order}"
+
+
+def pairs_by_axis(axis_map: npt.NDArray[np.int64]) -> tuple[list[int], bool]:
+    """The number of pairs that each axis drives, and whether those of each are one block."""
+    counts: list[int] = np.bincount(axis_map).tolist()
+    blocks = 1 + int((np.diff(axis_map) != 0).sum())
+    return counts, blocks == np.count_nonzero(counts)
 
 
 # The parameters that frequencies depend on, by type, with their defaults.

@@ -39,9 +39,9 @@ def layer_rule(layer_type: str | None, every: int) -> str:
 
 
 def number(value: float) -> str:
-    """A number as a person writes it."""
-    if abs(value) < 1e12 and value == int(value):
-        return f"{int(value):,}"
+    """A number as a person writes it: 10,000 and 0.0625, four digits or those of a whole number."""
+    if abs(value) < 1e12 and (abs(value) >= 1000 or value == int(value)):
+        return f"{round(value):,}"
     return f"{value:.4g}"
 
 

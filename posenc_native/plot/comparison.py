@@ -88,7 +88,7 @@ def compare(
                 ha="right" if left else "left", va="top",
             )  # fmt: skip
     ax.axhline(VISIBLE, color=look.gray, linewidth=0.9, linestyle=":", zorder=1,
-               label="what bfloat16 can show, 1/512")  # fmt: skip
+               label=f"what bfloat16 can show, 1/{1 / VISIBLE:.0f}")  # fmt: skip
     drawing.logarithmic_positions(ax)
     ax.set_yscale("log")
     least = min(float(errors[0]) for errors in curves)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
+from posenc_native.explanations.words import number as number_in_full
 from posenc_native.rotary.rotary import Rotary
 from posenc_native.rotary.supports import rotary_in
 from posenc_native.sinusoids.spec import SinusoidalSpec
@@ -271,14 +272,12 @@ def rotary_words(rope: Rotary) -> str:
 
 
 def number(value: float) -> str:
-    """A number for people: 10,000 and 0.0625, four digits."""
+    """As the number of `explain`, but short enough for a picture if it is large."""
     if math.isinf(value):
         return "∞"
-    if value == int(value) or abs(value) >= 1000:
-        if abs(value) < 1e7:
-            return f"{value:,.0f}"
-        return f"{value / 1e6:.3g} million" if abs(value) < 1e9 else f"{value:.3g}"
-    return f"{value:.4g}"
+    if abs(value) < 1e7:
+        return number_in_full(value)
+    return f"{value / 1e6:.3g} million" if abs(value) < 1e9 else f"{value:.3g}"
 
 
 def position_words(positions: Positions) -> str:

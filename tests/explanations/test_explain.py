@@ -201,6 +201,11 @@ def test_one_pair_is_not_several(config, said):
     assert said in text({"rope_theta": 1e8, **config})
 
 
+def test_large_numbers_have_all_digits_before_the_point():
+    assert "(base 159,704)" in explain(Rotary(64, base=159703.56)).text(500)
+    assert "(base 10,000,000)" in explain(Rotary(64, base=1e7)).text(500)
+
+
 def test_the_exactness_of_angles_has_its_limit():
     assert "In posenc_native angles are exact to float32 up to position 2^38." in text(LLAMA)
 
