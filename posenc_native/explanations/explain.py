@@ -17,11 +17,12 @@ from posenc_native.formats.description import Description
 from posenc_native.formats.reading import read
 from posenc_native.models.config import LayerGroup
 from posenc_native.rotary.rotary import Rotary
+from posenc_native.spectra.axes import pairs_by_axis
 from posenc_native.spectra.scaling import rotary_blend, rotary_frequencies
 
 from .engine_differences import _SEVERAL, CHECKS, Case, _float32_phase
 from .explanation import NOPE, Explanation, LayerExplanation
-from .field_words import SAME, base_of, in_words, pairs_by_axis, shares, value_text
+from .field_words import SAME, base_of, in_words, shares, value_text
 from .words import number, times, turn_text
 
 

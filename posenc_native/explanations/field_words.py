@@ -11,6 +11,7 @@ import numpy.typing as npt
 from posenc_native.formats.description import Description
 from posenc_native.models.config import LayerGroup
 from posenc_native.rotary.rotary import Rotary
+from posenc_native.spectra.axes import pairs_by_axis
 from posenc_native.spectra.frequencies import rounded_frequencies
 
 from .words import number
@@ -38,13 +39,6 @@ def axes(rotary: Rotary) -> str:
     counts, in_blocks = pairs_by_axis(rotary.axis_map)
     order = "in blocks" if in_blocks else "alternating"
     return f"{', '.join(map(str, counts))} pairs by axis, {order}"
-
-
-def pairs_by_axis(axis_map: npt.NDArray[np.int64]) -> tuple[list[int], bool]:
-    """The number of pairs that each axis drives, and whether those of each are one block."""
-    counts: list[int] = np.bincount(axis_map).tolist()
-    blocks = 1 + int((np.diff(axis_map) != 0).sum())
-    return counts, blocks == np.count_nonzero(counts)
 
 
 # The parameters that frequencies depend on, by type, with their defaults.

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from posenc_native.rotary.rotary import Rotary
+from posenc_native.spectra.axes import pairs_by_axis
 from posenc_native.spectra.frequencies import rounded_frequencies
 from posenc_native.spectra.scaling import rotary_frequencies
 
@@ -168,10 +169,9 @@ def _hf_parameters(rotary: Rotary, result: Written) -> dict[str, Any]:
         else:
             result.lost.append(f"The factor {rotary.scale:g} of cosines and sines.")
     if rotary.axis_map is not None:
-        counts = np.bincount(rotary.axis_map)
-        turns = int((np.diff(rotary.axis_map) != 0).sum()) + 1
-        found["mrope_section"] = counts.tolist()
-        if turns > len(counts):
+        counts, in_blocks = pairs_by_axis(rotary.axis_map)
+        found["mrope_section"] = counts
+        if not in_blocks:
             found["mrope_interleaved"] = True
         if len(counts) != 3:
             result.lost.append(f"Position axes other than 3: {len(counts)}.")
@@ -298,7 +298,7 @@ def _gguf_rotation(
     if not math.isclose(rotary.scale, usual, rel_tol=1e-9):
         entries[f"{prefix}scaling.attn_factor"] = rotary.scale / usual
     if rotary.axis_map is not None:
-        counts = np.bincount(rotary.axis_map).tolist()
+        counts, _ = pairs_by_axis(rotary.axis_map)
         entries[f"{prefix}dimension_sections"] = [*counts, 0, 0, 0, 0][:4]
         if row["rope"] not in ("mrope", "imrope"):
             result.lost.append("Several position axes.")
@@ -372,9 +372,8 @@ def _write_megatron(description: Description, result: Written) -> None:
     if not math.isclose(rotary.scale, scale, rel_tol=1e-9):
         result.lost.append(f"The factor {rotary.scale:g} of cosines and sines.")
     if rotary.axis_map is not None:
-        counts = np.bincount(rotary.axis_map).tolist()
-        blocks = int((np.diff(rotary.axis_map) != 0).sum()) + 1 == len(counts) == 3
-        if blocks:
+        counts, in_blocks = pairs_by_axis(rotary.axis_map)
+        if in_blocks and len(counts) == 3:
             entries |= {"position_embedding_type": "mrope", "mrope_section": counts}
         else:
             result.lost.append("Position axes that alternate, or other than 3 of them.")

@@ -2,6 +2,7 @@
 
 mrope_axis_map     text with images: time, height, width share the frequencies of one head
 axial_arguments    patches of an image: each axis has its own frequencies
+pairs_by_axis      what a map says: the pairs of each axis, and whether axes alternate
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from .frequencies import frequencies
 if TYPE_CHECKING:
     from posenc_native.base.kinds import MropeOrder
 
-__all__ = ["axial_arguments", "mrope_axis_map"]
+__all__ = ["axial_arguments", "mrope_axis_map", "pairs_by_axis"]
 
 MOST_PAIRS = arguments.WIDTH_LIMIT // 2
 
@@ -143,6 +144,13 @@ def _round_robin(counts: list[int]) -> npt.NDArray[np.int64]:
         axes[pair] = next(axis for axis in turns if left[axis])
         left[axes[pair]] -= 1
     return axes
+
+
+def pairs_by_axis(axis_map: npt.NDArray[np.int64]) -> tuple[list[int], bool]:
+    """The number of pairs that each axis drives, and whether those of each are one block."""
+    counts: list[int] = np.bincount(axis_map).tolist()
+    blocks = 1 + int((np.diff(axis_map) != 0).sum())
+    return counts, blocks == np.count_nonzero(counts)
 
 
 # --- Axial
