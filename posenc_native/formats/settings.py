@@ -105,13 +105,6 @@ class Settings:
             self.wrong(key, f"a number in 0 .. {_MOST_WEIGHT}", found)
         return found
 
-    def bounds(self, fast: str, slow: str, default: float = 32.0) -> tuple[float, float]:
-        """beta_fast and beta_slow of YaRN at these keys; the first is not below the second."""
-        most, least = self.positive(fast, default), self.positive(slow, 1.0)
-        if most < least:
-            self.wrong(fast, f"a number >= {slow} = {least:g}", f"{most:g}")
-        return most, least
-
     def flag(self, key: str, default: bool) -> bool:
         """A bool."""
         value = self._value(key, default)

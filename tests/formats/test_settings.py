@@ -221,6 +221,8 @@ ALIKE: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "Bridge, YaRN of whole heads": (
         BRIDGE.replace("rotary_percent: 1.0", "rotary_percent: 0.5"), GPT_OSS, {}),
     "Bridge, latent": (BRIDGE_LATENT, LATENT, {}),
+    "Bridge, latent, beside the names of other attention": (
+        BRIDGE_LATENT + "  yarn_rotary_scaling_factor: 2\n  yarn_beta_fast: 8\n", LATENT, {}),
     "NeMo, a class that scales": (NEMO, LLAMA31, {}),
     "torchtitan": (TITAN, LLAMA31, INTERLEAVED),
     "torchtitan, qwen3": ({"dim": 4096, "n_layers": 36, "n_heads": 32, "head_dim": 128,

@@ -36,6 +36,7 @@ import numpy.typing as npt
 from posenc_native.formats.description import Description
 from posenc_native.formats.fitting import as_llama3
 from posenc_native.formats.form import Format
+from posenc_native.formats.scaling_words import yarn_scale
 from posenc_native.formats.settings import (
     Layer,
     Settings,
@@ -49,7 +50,7 @@ from posenc_native.spectra.axes import mrope_axis_map
 from posenc_native.spectra.frequencies import rounded_frequencies
 
 from .gguf_files import GGUF
-from .gguf_words import remarks, source_of_scaling, unknown, words
+from .gguf_words import remarks, source_of_scaling, unknown, words, yarn_words
 
 TITLE = "GGUF"
 _MOST_WEIGHT = 1000.0
@@ -356,16 +357,10 @@ class _Model:
             return linear, magnitude, correction
         if not scaled:
             return None, magnitude * spread / taken_out, correction
-        scaling: dict[str, Any] = {
-            "rope_type": "yarn",
-            "factor": factor,
-            "original_max_position_embeddings": self._trained_length(),
-        }
-        fast, slow = float(row.get("beta_fast", 32.0)), 1.0
-        if row.get("reads_betas"):
-            keys = "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow"
-            fast, slow = given.bounds(*keys, default=fast)
-        scaling |= {"beta_fast": fast, "beta_slow": slow}
+        trained = self._trained_length()
+        scaling = yarn_words(row).read(
+            given, factor=factor, original_max_position_embeddings=trained
+        )
         return scaling, magnitude * spread, correction
 
     def _weight(self) -> float:
@@ -478,11 +473,5 @@ class _Model:
 
 def yarn_magnitude(name: str, factor: float, weight: float) -> float:
     """The factor of cosines and sines in llama.cpp's YaRN; `weight` is mscale_all_dim."""
-    if weight == 0:
-        return _grown(factor, 1.0)
-    above = weight if name == "deepseek2" and weight != 1 else 1.0
-    return _grown(factor, above) / _grown(factor, weight)
-
-
-def _grown(factor: float, weight: float) -> float:
-    return 1 + 0.1 * weight * math.log(factor) if factor > 1 else 1.0
+    above = weight if name == "deepseek2" and weight != 0 else 1.0
+    return yarn_scale(factor, above, weight)

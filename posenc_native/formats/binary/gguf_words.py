@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from posenc_native.formats.description import Unknown
+from posenc_native.formats.scaling_words import ScalingWords, Word, yarn
 from posenc_native.formats.settings import Settings
 from posenc_native.models.config import LayerGroup
 
@@ -24,6 +25,16 @@ def words(name: str) -> dict[str, str]:
         "softmax_correction": f"{name}.rope.scaling.yarn_log_multiplier",
         "axis_map": f"{name}.rope.dimension_sections",
     }
+
+
+def yarn_words(row: Mapping[str, Any]) -> ScalingWords:
+    """The keys of YaRN; the code of most architectures fixes the bounds."""
+    fast, slow = (
+        Word(f"rope.scaling.yarn_{name}", number) if row.get("reads_betas") else number
+        for name, number in (("beta_fast", float(row.get("beta_fast", 32.0))), ("beta_slow", 1.0))
+    )
+    trained = Word("rope.scaling.original_context_length")
+    return yarn(Word("rope.scaling.factor", 1.0), trained, fast, slow)
 
 
 def source_of_scaling(

@@ -11,6 +11,7 @@ from typing import Any
 
 from posenc_native.formats.description import Description, Unknown
 from posenc_native.formats.form import Format
+from posenc_native.formats.scaling_words import Word, llama3
 from posenc_native.formats.settings import (
     Settings,
     grouped,
@@ -27,6 +28,8 @@ _WORDS = {
     "base": "rope_theta",
     "scaling": "use_scaled_rope",
 }
+_LLAMA3 = llama3(8.0)
+_LLAMA4 = llama3(Word("rope_scaling_factor", 16.0), high=Word("rope_high_freq_factor", 1.0))
 # Widths and depths of Llama 3.2, whose factor is in no params.json.
 _LLAMA_3_2 = {(2048, 16), (3072, 28)}
 
@@ -57,13 +60,7 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
         unknown.append(Unknown("base", said))
     scaling = None
     if scaled:
-        scaling = {
-            "rope_type": "llama3",
-            "factor": given.positive("rope_scaling_factor", 16.0) if llama4 else 8.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": given.positive("rope_high_freq_factor", 1.0) if llama4 else 4.0,
-            "original_max_position_embeddings": 8192,
-        }
+        scaling = (_LLAMA4 if llama4 else _LLAMA3).read(given)
         if not llama4 and (width, layers) in _LLAMA_3_2:
             remarks.append(
                 "The file has the shape of Llama 3.2. Meta's code scales every Llama 3 by 8; "

@@ -6,12 +6,12 @@ transformers_utils/configs/mistral.py; transformers, convert_ministral3_weights_
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from posenc_native.formats.description import Description, Unknown
 from posenc_native.formats.form import Format
+from posenc_native.formats.scaling_words import Word, yarn, yarn_scale
 from posenc_native.formats.settings import Settings, check_share
 from posenc_native.models.config import LayerGroup
 
@@ -25,6 +25,12 @@ _WORDS = {
     "scale": "yarn.apply_scale",
     "softmax_correction": "yarn.apply_scale",
 }
+_YARN = yarn(
+    Word("factor"),
+    Word("original_max_position_embeddings"),
+    Word("beta", 32.0),
+    Word("alpha", 1.0),
+)
 _OWN = {"sliding_window", "_sliding_window", "yarn", "llama_4_scaling", "vision_encoder",
         "multimodal", "moe", "q_lora_rank", "max_position_embeddings"}  # fmt: skip
 
@@ -97,28 +103,18 @@ def _yarn(
     given: Settings, latent: bool
 ) -> tuple[dict[str, Any] | None, float | None, float, list[str]]:
     """The scaling, the factor of cosine and sine, the factor of the softmax scale, and remarks."""
-    yarn = given.inner("yarn")
-    if not yarn.entries:
+    block = given.inner("yarn")
+    if not block.entries:
         return None, None, 1.0, []
-    factor = yarn.positive("factor")
-    fast, slow = yarn.bounds("beta", "alpha")
-    scaling: dict[str, Any] = {
-        "rope_type": "yarn",
-        "factor": factor,
-        "original_max_position_embeddings": yarn.count(
-            "original_max_position_embeddings", most=1 << 53
-        ),
-        "beta_fast": fast,
-        "beta_slow": slow,
-    }
-    applied = yarn.flag("apply_scale", True)
-    grown = 1 + 0.1 * math.log(factor) if factor > 1 else 1.0
+    scaling = _YARN.read(block)
+    applied = block.flag("apply_scale", True)
+    grown = yarn_scale(scaling["factor"])
     if latent:
         return scaling, 1.0, grown**2 if applied else 1.0, []
     if not applied:
         return scaling, 1.0, 1.0, []
     remarks = []
-    if "apply_scale" not in yarn:
+    if "apply_scale" not in block:
         remarks.append(
             f"yarn has no apply_scale: vLLM then multiplies cosines and sines by {grown:.4g}, "
             "Hugging Face's converter and SGLang do not."

@@ -6,16 +6,22 @@ functional.py (PositionEmbeddingType, RotaryScalingType, RopeEmbeddingUtils).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from posenc_native.formats.description import Description, Unknown
 from posenc_native.formats.form import Format
+from posenc_native.formats.scaling_words import (
+    ScalingWords,
+    Word,
+    llama3,
+    scale_apart,
+    yarn,
+    yarn_scale,
+)
 from posenc_native.formats.settings import Settings, check_share
 from posenc_native.models.config import LayerGroup
 from posenc_native.spectra.axes import mrope_axis_map
-from posenc_native.spectra.scaling import softmax_correction
 
 TITLE = "TensorRT-LLM configuration"
 _WORDS = {
@@ -29,6 +35,21 @@ _WORDS = {
     "softmax_correction": "rotary_scaling.mscale_all_dim",
     "axis_map": "rotary_scaling.mrope_section",
 }
+_TRAINED = "original_max_position_embeddings"
+_LINEAR = ScalingWords("linear", {"factor": Word("factor", 1.0)})
+_DYNAMIC = ScalingWords("dynamic", {"factor": Word("factor", 1.0)})
+_LLAMA3 = llama3(
+    Word("factor", 8.0),
+    Word("low_freq_factor", 1.0),
+    Word("high_freq_factor", 4.0),
+    Word(_TRAINED, 8192),
+)
+_YARN = yarn(
+    Word("factor", 1.0),
+    Word(_TRAINED, 4096),
+    mscale=Word("mscale", 1.0),
+    mscale_all_dim=Word("mscale_all_dim", 0.0),
+)
 _PAIRINGS = {"rope_gptj": "interleaved", "rope_gpt_neox": "half", "long_rope": "half",
              "mrope": "half"}  # fmt: skip
 
@@ -82,8 +103,8 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
         rotation["axis_map"] = mrope_axis_map(section, order="sectioned")
     correction = 1.0
     if latent and scaling is not None and scaling["rope_type"] == "yarn":
-        weight = given.inner("rotary_scaling").number("mscale_all_dim", 0.0)
-        correction = softmax_correction({**scaling, "mscale_all_dim": weight})
+        weight = given.inner("rotary_scaling").weight("mscale_all_dim", 0.0)
+        correction = yarn_scale(scaling["factor"], weight) ** 2
     layers = given.layers("num_hidden_layers")
     return Description(
         source=source,
@@ -125,37 +146,17 @@ def _scaling(given: Settings, kind: str) -> tuple[dict[str, Any] | None, float |
     name = inner.text("type", inner.text("rope_type", "none"))
     if name in ("none", "default", "mrope"):
         return None, None
-    factor = inner.positive("factor", 8.0 if name == "llama3" else 1.0)
-    trained = "original_max_position_embeddings"
     if name == "linear":
-        return {"rope_type": name, "factor": factor}, None
+        return _LINEAR.read(inner), None
     if name == "dynamic":
         if "alpha" in inner:
             return {"rope_type": "ntk_alpha", "alpha": inner.positive("alpha")}, None
         length = given.count("max_position_embeddings", most=1 << 53)
-        return {"rope_type": name, "factor": factor, "max_position_embeddings": length}, None
+        return _DYNAMIC.read(inner, max_position_embeddings=length), None
     if name == "llama3":
-        return {
-            "rope_type": name,
-            "factor": factor,
-            "low_freq_factor": inner.positive("low_freq_factor", 1.0),
-            "high_freq_factor": inner.positive("high_freq_factor", 4.0),
-            trained: inner.count(trained, 8192, 1 << 53),
-        }, None
+        return _LLAMA3.read(inner), None
     if name == "yarn":
-        weights = [
-            inner.weight(key, value) for key, value in (("mscale", 1.0), ("mscale_all_dim", 0.0))
-        ]
-        grown = [1 + 0.1 * each * math.log(factor) if factor > 1 else 1.0 for each in weights]
-        fast, slow = inner.bounds("beta_fast", "beta_slow")
-        scaling = {
-            "rope_type": name,
-            "factor": factor,
-            trained: inner.count(trained, 4096, 1 << 53),
-            "beta_fast": fast,
-            "beta_slow": slow,
-        }
-        return scaling, grown[0] / grown[1]
+        return scale_apart(_YARN.read(inner))
     known = "none, linear, dynamic, llama3, yarn, mrope"
     return inner.wrong("type", f"one of {known}", repr(name))
 
@@ -171,9 +172,7 @@ def _longrope(given: Settings) -> tuple[dict[str, Any] | None, float | None]:
         "rope_type": "longrope",
         "short_factor": lists["short"],
         "long_factor": lists["long"],
-        "original_max_position_embeddings": given.count(
-            "original_max_position_embeddings", most=1 << 53
-        ),
+        _TRAINED: given.count(_TRAINED, most=1 << 53),
         "max_position_embeddings": given.length("max_position_embeddings"),
     }
     for name in ("short", "long"):

@@ -8,12 +8,19 @@ multi_latent_attention.py; Megatron-Bridge at commit 067f987d, models/gpt_provid
 from __future__ import annotations
 
 import ast
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from posenc_native.formats.description import Description, Unknown
 from posenc_native.formats.form import Format
+from posenc_native.formats.scaling_words import (
+    ScalingWords,
+    Word,
+    llama3,
+    scale_apart,
+    yarn,
+    yarn_scale,
+)
 from posenc_native.formats.settings import (
     Settings,
     check_share,
@@ -44,6 +51,32 @@ _OTHER_NAMES = {
     "rotary_percentage": "rotary_percent",
 }
 
+
+def _yarn_words(prefix: str, **others: Word) -> ScalingWords:
+    return yarn(
+        Word(f"{prefix}rotary_scaling_factor", 1.0),
+        Word(f"{prefix}original_max_position_embeddings", 4096),
+        Word(f"{prefix}beta_fast", 32.0),
+        Word(f"{prefix}beta_slow", 1.0),
+        mscale=Word(f"{prefix}mscale", 1.0),
+        mscale_all_dim=Word(f"{prefix}mscale_all_dim", 0.0),
+        **others,
+    )
+
+
+# By the prefix of the names, which older releases do not have.
+_YARN = {
+    prefix: _yarn_words(prefix, truncate=Word(f"{prefix}correction_range_round_to_int", True))
+    for prefix in ("yarn_", "")
+}
+_LATENT_YARN = _yarn_words("")
+_LLAMA3 = llama3(Word("rope_scaling_factor", 8.0))
+_LLAMA3_OF_NEMO = llama3(
+    Word("scale_factor", 8.0),
+    Word("low_freq_factor", 1.0),
+    Word("high_freq_factor", 4.0),
+    Word("old_context_len", 8192),
+)
 # NeMo's configurations of this name scale, regardless of the rest of the file.
 _SCALED_CLASS = "Llama31Config"
 
@@ -141,63 +174,27 @@ def _of_heads(
             given.wrong("mrope_section", f"3 numbers with the sum {rotary_dim // 2}", section)
         result["axis_map"] = mrope_axis_map(section, order="sectioned")
     if kind == "yarn":
-        return result | _yarn(given, "yarn_" if "yarn_rotary_scaling_factor" in given else "")
+        newer = any(word.key in given for word in _YARN["yarn_"].words.values())
+        prefix = "yarn_" if newer else ""
+        known = {"mscale": 1.0, "mscale_all_dim": 0.0}
+        if all(prefix + name in given for name in known):
+            known = {}
+        result["scaling"], result["scale"] = scale_apart(_YARN[prefix].read(given, **known))
+        return result
     linear = given.positive("rotary_seq_len_interpolation_factor", 1.0)
     if given.flag("use_rope_scaling", False):
         factor = given.positive("rope_scaling_factor", 1.0 if bridge else 8.0)
-        result["scaling"] = {
-            "rope_type": "llama3",
-            "factor": factor,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 8192,
-        }
+        result["scaling"] = _LLAMA3.read(given, factor=factor)
         if not bridge and factor != 8:
             remarks.append(
                 f"rope_scaling_factor is {factor:g}, but pretrain_gpt does not pass it on: a model "
                 "that it trained was scaled by 8."
             )
     elif isinstance(given["_target_"], str) and _SCALED_CLASS in given["_target_"]:
-        result["scaling"] = {
-            "rope_type": "llama3",
-            "factor": given.positive("scale_factor", 8.0),
-            "low_freq_factor": given.positive("low_freq_factor", 1.0),
-            "high_freq_factor": given.positive("high_freq_factor", 4.0),
-            "original_max_position_embeddings": given.count("old_context_len", 8192, 1 << 53),
-        }
+        result["scaling"] = _LLAMA3_OF_NEMO.read(given)
     elif linear != 1:
         result["scaling"] = {"rope_type": "linear", "factor": linear}
     return result
-
-
-def _yarn(given: Settings, prefix: str, truncate: bool | None = None) -> dict[str, Any]:
-    """Scaling and scale; `prefix` is the prefix of the names in newer releases."""
-
-    def name(key: str) -> str:
-        return f"yarn_{key}" if f"yarn_{key}" in given or prefix else key
-
-    factor = given.positive(name("rotary_scaling_factor"), 1.0)
-    fast, slow = given.bounds(name("beta_fast"), name("beta_slow"))
-    scaling: dict[str, Any] = {
-        "rope_type": "yarn",
-        "factor": factor,
-        "original_max_position_embeddings": given.count(
-            name("original_max_position_embeddings"), 4096, 1 << 53
-        ),
-        "beta_fast": fast,
-        "beta_slow": slow,
-    }
-    rounds = (
-        given.flag(name("correction_range_round_to_int"), True) if truncate is None else truncate
-    )
-    if not rounds:
-        scaling["truncate"] = False
-    keys = name("mscale"), name("mscale_all_dim")
-    if all(key in given for key in keys):
-        above, below = (_grown(factor, given.weight(key)) for key in keys)
-    else:
-        above, below = _grown(factor, 1.0), 1.0
-    return {"scaling": scaling, "scale": above / below}
 
 
 def _of_latent(given: Settings, base: float, bridge: bool) -> tuple[dict[str, Any], float]:
@@ -214,12 +211,9 @@ def _of_latent(given: Settings, base: float, bridge: bool) -> tuple[dict[str, An
         "scaling": None,
     }
     if kind == "yarn":
-        with_defaults = {
-            "rotary_scaling_factor": factor, "mscale": 1.0, "mscale_all_dim": 0.0,
-            **{key: each for key, each in given.entries.items() if each is not None},
-        }  # fmt: skip
-        result |= _yarn(Settings(given.function, with_defaults, given.place), "", truncate=True)
-    return result, _grown(factor, given.weight("mscale_all_dim", 0.0)) ** 2
+        scaling = _LATENT_YARN.read(given, factor=factor)
+        result["scaling"], result["scale"] = scale_apart(scaling)
+    return result, yarn_scale(factor, given.weight("mscale_all_dim", 0.0)) ** 2
 
 
 def _skipped(given: Settings, layers: int) -> list[bool]:
@@ -278,10 +272,6 @@ def _pattern(given: Settings, key: str, text: str) -> Any:
     if isinstance(found, int) and not 1 <= found <= LAYER_LIMIT:
         given.wrong(key, f"a number in 1 .. {LAYER_LIMIT}", found)
     return found
-
-
-def _grown(factor: float, weight: float) -> float:
-    return 1 + 0.1 * weight * math.log(factor) if factor > 1 else 1.0
 
 
 FORMAT = Format("megatron", TITLE, _claims, _read)

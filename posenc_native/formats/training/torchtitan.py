@@ -6,12 +6,12 @@ models/common/rope.py.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from posenc_native.formats.description import Description, Unknown
 from posenc_native.formats.form import Format
+from posenc_native.formats.scaling_words import Word, llama3, yarn, yarn_scale
 from posenc_native.formats.settings import (
     Settings,
     check_share,
@@ -31,6 +31,20 @@ _WORDS = {
     "scaling": "rope_scaling_args, rope_factor",
     "softmax_correction": "mscale",
 }
+_LOW, _HIGH = Word("low_freq_factor", 1.0), Word("high_freq_factor", 4.0)
+_TRAINED = Word("original_max_position_embeddings", 8192)
+_LENGTH = Word("original_seq_len", 4096)
+_LLAMA = llama3(Word("scaling_factor", 8.0), _LOW, _HIGH, _TRAINED)
+_LLAMA4 = llama3(Word("scaling_factor", 16.0), _LOW, Word("high_freq_factor", 1.0), _TRAINED)
+_DEEPSEEK = yarn(Word("rope_factor", 40.0), _LENGTH)
+_GPT_OSS = yarn(
+    Word("rope_factor", 32.0),
+    _LENGTH,
+    Word("ntk_beta", 32.0),
+    Word("ntk_alpha", 1.0),
+    truncate=False,
+)
+_YARN = yarn(Word("rope_factor", 1.0), _LENGTH, truncate=Word("truncate", True))
 _HALF = ("qwen3", "gpt_oss")
 _OWN = {"rope_scaling_args", "every_n_layers_nope", "depth_init", "use_flex_attn", "rope_factor",
         "ntk_alpha", "original_seq_len", "qk_norm"}  # fmt: skip
@@ -116,34 +130,22 @@ _Scaling = tuple[dict[str, Any] | None, float, float, list[str]]
 _BASES = {"qwen3": 1e6, "gpt_oss": 150000.0}
 
 
-def _llama(given: Settings, factor: float, high: float) -> _Scaling:
-    inner = given.inner("rope_scaling_args")
-    scaling = {
-        "rope_type": "llama3",
-        "factor": inner.positive("scaling_factor", factor),
-        "low_freq_factor": inner.positive("low_freq_factor", 1.0),
-        "high_freq_factor": inner.positive("high_freq_factor", high),
-        "original_max_position_embeddings": inner.count(
-            "original_max_position_embeddings", 8192, 1 << 53
-        ),
-    }
-    return scaling, 1.0, 1.0, []
-
-
 def _llama3(given: Settings) -> _Scaling:
-    scaling, scale, correction, remarks = _llama(given, 8.0, 4.0)
+    remarks = []
     if "rope_scaling_args" not in given:
         remarks.append("torchtitan 0.2 scales every Llama 3; earlier releases did not.")
-    return scaling, scale, correction, remarks
+    return _LLAMA.read(given.inner("rope_scaling_args")), 1.0, 1.0, remarks
 
 
 def _llama4(given: Settings) -> _Scaling:
-    return _llama(given, 16.0, 1.0) if "rope_scaling_args" in given else (None, 1.0, 1.0, [])
+    if "rope_scaling_args" not in given:
+        return None, 1.0, 1.0, []
+    return _LLAMA4.read(given.inner("rope_scaling_args")), 1.0, 1.0, []
 
 
 def _deepseek(given: Settings) -> _Scaling:
-    trained = given.count("original_seq_len", 4096, 1 << 53)
-    factor = given.positive("rope_factor", 40.0)
+    scaling = _DEEPSEEK.read(given)
+    trained = scaling["original_max_position_embeddings"]
     if given.count("max_seq_len", 16384, 1 << 53) <= trained:
         return (
             None,
@@ -151,29 +153,12 @@ def _deepseek(given: Settings) -> _Scaling:
             1.0,
             ["max_seq_len is not above original_seq_len, so torchtitan does not scale."],
         )
-    grown = 1 + 0.1 * given.weight("mscale", 1.0) * math.log(factor) if factor > 1 else 1.0
-    return _yarn(given, factor, trained, ("beta_fast", "beta_slow"), True), 1.0, grown**2, []
+    return scaling, 1.0, yarn_scale(scaling["factor"], given.weight("mscale", 1.0)) ** 2, []
 
 
 def _gpt_oss(given: Settings) -> _Scaling:
-    factor = given.positive("rope_factor", 32.0)
-    trained = given.count("original_seq_len", 4096, 1 << 53)
-    grown = 1 + 0.1 * math.log(factor) if factor > 1 else 1.0
-    return _yarn(given, factor, trained, ("ntk_beta", "ntk_alpha"), False), grown, 1.0, []
-
-
-def _yarn(
-    given: Settings, factor: float, trained: int, bounds: tuple[str, str], truncate: bool
-) -> dict[str, Any]:
-    fast, slow = given.bounds(*bounds)
-    scaling: dict[str, Any] = {
-        "rope_type": "yarn",
-        "factor": factor,
-        "original_max_position_embeddings": trained,
-        "beta_fast": fast,
-        "beta_slow": slow,
-    }
-    return scaling if truncate else {**scaling, "truncate": False}
+    scaling = _GPT_OSS.read(given)
+    return scaling, yarn_scale(scaling["factor"]), 1.0, []
 
 
 _SCALINGS = {
@@ -229,21 +214,11 @@ def _of_rope(rope: Settings, attention: Settings, name: str) -> tuple[dict[str, 
     scaling: dict[str, Any] | None = None
     correction = 1.0
     if kind == "llama":
-        scaling = {
-            "rope_type": "llama3",
-            "factor": rope.positive("scaling_factor", 8.0),
-            "low_freq_factor": rope.positive("low_freq_factor", 1.0),
-            "high_freq_factor": rope.positive("high_freq_factor", 4.0),
-            "original_max_position_embeddings": rope.count(
-                "original_max_position_embeddings", 8192, 1 << 53
-            ),
-        }
+        scaling = _LLAMA.read(rope)
     factor = rope.positive("rope_factor", 1.0)
     if kind == "yarn" and factor > 1:
-        trained = rope.count("original_seq_len", 4096, 1 << 53)
-        truncate = rope.flag("truncate", True)
-        scaling = _yarn(rope, factor, trained, ("beta_fast", "beta_slow"), truncate)
-        correction = (1 + 0.1 * attention.weight("mscale", 1.0) * math.log(factor)) ** 2
+        scaling = _YARN.read(rope)
+        correction = yarn_scale(factor, attention.weight("mscale", 1.0)) ** 2
     half = any(name.startswith(each) for each in (*_HALF, "qwen"))
     arguments: dict[str, Any] = {
         "head_dim": head_dim,

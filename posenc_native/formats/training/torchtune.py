@@ -11,6 +11,7 @@ from typing import Any
 
 from posenc_native.formats.description import Description, Unknown
 from posenc_native.formats.form import Format
+from posenc_native.formats.scaling_words import Word, llama3
 from posenc_native.formats.settings import Settings, check_share
 from posenc_native.models.config import LayerGroup
 from posenc_native.models.rows import rows
@@ -82,15 +83,7 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
     else:
         head_dim = given.count("embed_dim") // given.count("num_heads")
     check_share(given, "num_heads", head_dim, head_dim)
-    scaling = None
-    if factor is not None:
-        scaling = {
-            "rope_type": "llama3",
-            "factor": given.positive("scale_factor", factor),
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 8192,
-        }
+    scaling = None if factor is None else llama3(Word("scale_factor", factor)).read(given)
     unknown = []
     if "rope_base" not in given and not in_code:
         unknown.append(Unknown("base", f"torchtune's {family} defaults to {base:,.0f}"))
