@@ -405,6 +405,12 @@ def test_a_server_serves_the_length_that_it_is_told() -> None:
         assert found.length == settings.get("max_model_len", 131072)
 
 
+def test_an_override_replaces_parameters_of_a_wrong_type() -> None:
+    override = {"rope_scaling": LLAMA31["rope_scaling"]}
+    launch = {"model": {**LLAMA31, "rope_scaling": "llama3"}, "hf_overrides": override}
+    assert not pn.compare(launch, LLAMA31)
+
+
 def test_an_override_without_a_base_keeps_it_and_says_what_vllm_does() -> None:
     override = {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}
     found = pn.explain({"model": LLAMA31, "hf_overrides": override})

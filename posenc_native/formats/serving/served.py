@@ -132,14 +132,14 @@ def merged(entries: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str
 
 
 def _with_parameters(entries: dict[str, Any], value: Mapping[str, Any]) -> dict[str, Any]:
-    there = next((key for key in _ROTARY if isinstance(entries.get(key), Mapping)), _ROTARY[1])
+    there = next((key for key in _ROTARY if isinstance(entries.get(key), Mapping)), None)
     kept = {
         key: each
-        for key, each in (entries.get(there) or {}).items()
+        for key, each in (entries[there] if there else {}).items()
         if key in ("rope_theta", "partial_rotary_factor", "mrope_section")
     }
     others = {key: each for key, each in entries.items() if key not in _ROTARY}
-    return {**others, there: {**kept, **value}}
+    return {**others, there or "rope_scaling": {**kept, **value}}
 
 
 def _deep(entries: Mapping[str, Any], value: Mapping[str, Any], levels: int = 8) -> dict[str, Any]:
