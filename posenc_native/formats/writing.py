@@ -85,10 +85,14 @@ def _without(description: Description, result: Written, form: str) -> None:
 
 
 def _usual_scale(rotary: Rotary) -> float:
-    """The factor of cosine and sine that follows from the scaling alone."""
+    """The factor of cosine and sine that the rest of the scaling gives; NaN if none."""
     scaling = {k: v for k, v in (rotary.scaling or {}).items() if k not in _FACTORS}
     if not scaling:
         return 1.0
+    if scaling["rope_type"] == "longrope" and not {"factor", "max_position_embeddings"} & {
+        *scaling
+    }:
+        return math.nan
     return rotary_frequencies(rotary.rotary_dim, rotary.base, scaling)[1]
 
 

@@ -70,6 +70,19 @@ def test_a_stretch_with_the_name_of_a_scaling_by_length_is_written() -> None:
     assert not pn.compare(model, read_again("gguf", {**written.entries, **size}), permuted=True)
 
 
+def test_lists_of_factors_without_a_factor_are_written() -> None:
+    """GGUF has LongRoPE's tensors and the magnitude, not the factor that it came from."""
+    lists = {f"rope_factors_{name}.weight": [factor] * 48 for name, factor in
+             (("short", 1.0), ("long", 4.0))}  # fmt: skip
+    sizes = {"block_count": 2, "context_length": 8192, "attention.key_length": 96}
+    keys = {f"phi3.{key}": value for key, value in sizes.items()}
+    keys |= {"general.architecture": "phi3", "phi3.rope.scaling.attn_factor": 1.19}
+    model = read_again("gguf", {**keys, **lists})
+    written = write(model, "hf")
+    assert written.entries["rope_parameters"]["attention_factor"] == 1.19
+    assert not pn.compare(model, read_again("hf", written.entries))
+
+
 def test_frequencies_without_a_base_are_no_parameters_of_a_configuration() -> None:
     """{"rope_type": "default"} without a base would be read with 10,000."""
     model = read(pn.Rotary(8, inv_freq=[1.0, 0.5, 0.2, 0.03]), "read")
