@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .description import Description
+from .written import Written
 
 
 def _nobody(entries: Mapping[str, Any]) -> bool:
@@ -30,6 +31,7 @@ class Format:
         read_file: the same for a file that is neither JSON nor YAML.
         read_launch: for settings that name another file: that file and overrides for it
             (served.Launch).
+        write: puts a description into the words of this format; None if no writer does.
         suffixes: the suffixes of such files.
         magic: the first bytes of such a file.
         takes_overrides: whether overrides of a Hugging Face configuration can be applied.
@@ -41,6 +43,7 @@ class Format:
     read: Callable[[Mapping[str, Any], str, str], Description] = _unreadable
     read_file: Callable[[Path, str, str], Description] | None = None
     read_launch: Callable[[Mapping[str, Any], str], Any] | None = None
+    write: Callable[[Description, Written], None] | None = None
     suffixes: tuple[str, ...] = ()
     magic: bytes = b""
     takes_overrides: bool = False

@@ -3,11 +3,15 @@
 For each number, by its name in a configuration of transformers, a format has a word, or the code of
 its engine fixes the number:
 
-    yarn(Word("rotary_scaling_factor", 1.0), Word("old_context_len", 4096), truncate=False)
+    yarn(Word("rope_factor", 32.0), Word("original_seq_len", 4096), truncate=False)
+
+Reading and writing follow from this: numbers that the code fixes are read from here, and are lost
+if a model has others.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -32,6 +36,8 @@ class Word(NamedTuple):
 
 Number = Word | float
 WEIGHTS = ("mscale", "mscale_all_dim")
+# What a scaling means that does not name them.
+_IMPLIED = {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": True}
 _FAST, _SLOW = Word("beta_fast", 32.0), Word("beta_slow", 1.0)
 
 
@@ -70,6 +76,25 @@ class ScalingWords:
         if scaling.get("truncate"):  # as without this key
             del scaling["truncate"]
         return scaling
+
+    def write(self, scaling: Mapping[str, Any]) -> dict[str, Any]:
+        """The entries for a scaling."""
+        numbers = {**_IMPLIED, **scaling}
+        return {word.key: numbers[name] for name, word in self.words.items() if name in numbers}
+
+    def lost(self, scaling: Mapping[str, Any]) -> list[str]:
+        """A sentence for each number of a scaling that differs from that in the engine's code."""
+        numbers = {**_IMPLIED, **scaling}
+        return [
+            f"The scaling {self.rope_type} with {name} {_text(numbers[name])}: the engine always "
+            f"uses {_text(number)}."
+            for name, number in {**_IMPLIED, **self.numbers}.items()
+            if not isinstance(number, Word) and numbers[name] != number
+        ]
+
+
+def _text(number: Any) -> str:
+    return str(number).lower() if isinstance(number, bool) else f"{number:g}"
 
 
 def _length(settings: Settings, key: str, default: int | None) -> int:
@@ -125,6 +150,13 @@ def yarn_scale(factor: float, mscale: float = 1.0, mscale_all_dim: float = 0.0) 
     Its part in the softmax scale, per query and key, is ``yarn_scale(factor, mscale_all_dim)``.
     """
     return _yarn_mscale(factor, mscale) / _yarn_mscale(factor, mscale_all_dim)
+
+
+def yarn_weight(factor: float, scale: float) -> float | None:
+    """The mscale for which `yarn_scale` is `scale`; None if there is none."""
+    if math.isclose(scale, 1.0, rel_tol=1e-9):
+        return 0.0
+    return round((scale - 1) / (0.1 * math.log(factor)), 9) if factor > 1 < scale else None
 
 
 def scale_apart(scaling: Mapping[str, Any]) -> tuple[dict[str, Any], float]:

@@ -145,6 +145,40 @@ def test_latent_attention_keeps_its_softmax_correction(form: str, name: str) -> 
         assert not pn.compare(source, read_again(form, written.entries))
 
 
+def test_bounds_are_written_for_an_architecture_that_reads_them() -> None:
+    scaling = {**PUBLISHED["ministral-3"]["rope_parameters"], "beta_fast": 16.0, "beta_slow": 2.0}
+    config = {**PUBLISHED["ministral-3"], "rope_parameters": scaling, "num_hidden_layers": 2}
+    model = read(config, "read")
+    written = write(model, "gguf", permuted=True)
+    assert written.lost == []
+    assert written.entries["mistral3.rope.scaling.yarn_beta_fast"] == 16.0
+    assert not pn.compare(model, read_again("gguf", written.entries), permuted=True)
+
+
+def test_numbers_that_an_engine_fixes_are_lost() -> None:
+    scaling = {**REQUIRED["yarn"], "rope_type": "yarn", "beta_fast": 16.0, "truncate": False}
+    assert write(read(pn.Rotary(64, scaling=scaling), "read"), "gguf", permuted=True).lost[1:] == [
+        "The scaling yarn with beta_fast 16: the engine always uses 32.",
+        "The scaling yarn with truncate false: the engine always uses true.",
+    ]
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.1, 1.5])
+def test_megatron_expresses_a_factor_of_yarn_by_its_weights(factor: float) -> None:
+    scaling = {**REQUIRED["yarn"], "rope_type": "yarn", "attention_factor": factor}
+    model = read(pn.Rotary(64, scaling=scaling), "read")
+    written = write(model, "megatron")
+    assert written.lost == []
+    assert not pn.compare(model, read_again("megatron", {**written.entries, "num_layers": 1}))
+
+
+def test_megatron_has_no_axes_beside_yarn() -> None:
+    rotary = pn.Rotary(8, scaling={**REQUIRED["yarn"], "rope_type": "yarn"}, axis_map=[0, 0, 1, 2])
+    written = write(read(rotary, "read"), "megatron")
+    assert written.entries["position_embedding_type"] == "yarn"
+    assert any("axes beside YaRN" in sentence for sentence in written.lost)
+
+
 def test_a_model_without_rotation_is_said_to_have_none() -> None:
     config = {"model_type": "smollm3", "head_dim": 64, "num_hidden_layers": 2}
     written = write(read({**config, "no_rope_layers": [0, 0]}, "read"), "gguf")

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,6 @@ import numpy.typing as npt
 from posenc_native.formats.description import Description
 from posenc_native.formats.fitting import as_llama3
 from posenc_native.formats.form import Format
-from posenc_native.formats.scaling_words import yarn_scale
 from posenc_native.formats.settings import (
     Layer,
     Settings,
@@ -45,12 +43,20 @@ from posenc_native.formats.settings import (
     without_rotation,
 )
 from posenc_native.models.entries import HEAD_LIMIT, LAYER_LIMIT
-from posenc_native.models.rows import rows
 from posenc_native.spectra.axes import mrope_axis_map
 from posenc_native.spectra.frequencies import rounded_frequencies
 
 from .gguf_files import GGUF
-from .gguf_words import remarks, source_of_scaling, unknown, words, yarn_words
+from .gguf_words import (
+    architectures,
+    remarks,
+    source_of_scaling,
+    unknown,
+    words,
+    yarn_magnitude,
+    yarn_words,
+)
+from .gguf_writing import write
 
 TITLE = "GGUF"
 _MOST_WEIGHT = 1000.0
@@ -63,13 +69,7 @@ def read_gguf(path: Path, source: str, function: str) -> Description:
     return described(file.entries, file.factors, source, function, file.parts)
 
 
-FORMAT = Format("gguf", TITLE, read_file=read_gguf, suffixes=(".gguf",), magic=b"GGUF")
-
-
-@lru_cache(maxsize=1)
-def architectures() -> Mapping[str, Mapping[str, Any]]:
-    """The rows of llama_cpp.json."""
-    return rows("llama_cpp", __file__)
+FORMAT = Format("gguf", TITLE, read_file=read_gguf, write=write, suffixes=(".gguf",), magic=b"GGUF")
 
 
 def described(
@@ -469,9 +469,3 @@ class _Model:
         for key in ("base", "rotary_dim", "scaling"):
             del arguments[key]
         arguments["inv_freq"] = divided.tolist()
-
-
-def yarn_magnitude(name: str, factor: float, weight: float) -> float:
-    """The factor of cosines and sines in llama.cpp's YaRN; `weight` is mscale_all_dim."""
-    above = weight if name == "deepseek2" and weight != 0 else 1.0
-    return yarn_scale(factor, above, weight)

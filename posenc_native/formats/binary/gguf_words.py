@@ -1,14 +1,22 @@
-"""The names of a GGUF file's fields, the values that it leaves out, and remarks about it."""
+"""Names of a GGUF file's fields by architecture, values that it leaves out, remarks about it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from posenc_native.formats.description import Unknown
-from posenc_native.formats.scaling_words import ScalingWords, Word, yarn
+from posenc_native.formats.scaling_words import ScalingWords, Word, yarn, yarn_scale
 from posenc_native.formats.settings import Settings
 from posenc_native.models.config import LayerGroup
+from posenc_native.models.rows import rows
+
+
+@lru_cache(maxsize=1)
+def architectures() -> Mapping[str, Mapping[str, Any]]:
+    """The rows of llama_cpp.json."""
+    return rows("llama_cpp", __file__)
 
 
 def words(name: str) -> dict[str, str]:
@@ -24,6 +32,7 @@ def words(name: str) -> dict[str, str]:
         "scale": f"{name}.rope.scaling.attn_factor and YaRN",
         "softmax_correction": f"{name}.rope.scaling.yarn_log_multiplier",
         "axis_map": f"{name}.rope.dimension_sections",
+        "length": f"{name}.context_length",
     }
 
 
@@ -35,6 +44,12 @@ def yarn_words(row: Mapping[str, Any]) -> ScalingWords:
     )
     trained = Word("rope.scaling.original_context_length")
     return yarn(Word("rope.scaling.factor", 1.0), trained, fast, slow)
+
+
+def yarn_magnitude(name: str, factor: float, weight: float) -> float:
+    """The factor of cosines and sines in llama.cpp's YaRN; `weight` is mscale_all_dim."""
+    above = weight if name == "deepseek2" and weight != 0 else 1.0
+    return yarn_scale(factor, above, weight)
 
 
 def source_of_scaling(

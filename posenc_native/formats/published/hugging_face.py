@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,8 +10,11 @@ import numpy as np
 
 from posenc_native.formats.description import Description, Unknown
 from posenc_native.formats.form import Format
+from posenc_native.formats.written import Written, differs, layer_types, rotations
 from posenc_native.models.config import Configuration
 from posenc_native.models.unread import unread_entries
+from posenc_native.rotary.rotary import Rotary
+from posenc_native.spectra.scaling import rotary_frequencies
 
 NAME = "Hugging Face configuration"
 ENGINE = "transformers"
@@ -26,7 +30,12 @@ WORDS = {
     "scale": "attention_factor or mscale, else from factor",
     "softmax_correction": "mscale_all_dim",
     "axis_map": "mrope_section",
+    "length": "max_position_embeddings",
 }
+# ROPE_INIT_FUNCTIONS of transformers 5, and "default".
+_TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
+_RATIO = {"factor", "max_position_embeddings"}  # LongRoPE needs one of them
+_FACTORS = ("attention_factor", "mscale", "mscale_all_dim", "short_mscale", "long_mscale")
 
 
 def read(config: Any, source: str, function: str) -> Description:
@@ -72,4 +81,75 @@ def described(
     )
 
 
-FORMAT = Format("hf", NAME, lambda entries: True, read, takes_overrides=True)
+def _write(description: Description, written: Written) -> None:
+    by_type = rotations(description)
+    rotaries = list(by_type.values())
+    parameters: dict[str, Any] = {
+        str(layer_type): _parameters(rotary, written) for layer_type, rotary in by_type.items()
+    }
+    alike = len({repr(each) for each in parameters.values()}) == 1
+    count, nope = description.layer_count or 0, {*description.nope_layers}
+    words = {**WORDS, "head_dim": "qk_rope_head_dim"} if description.latent else WORDS
+    written.put_sizes(words, description, rotaries[0])
+    written.put(
+        WORDS,
+        model_type=description.model_type if description.entries else "",
+        rope_parameters=next(iter(parameters.values()))
+        if alike
+        else {layer_type: each for layer_type, each in parameters.items() if each},
+        layer_types=layer_types(description),
+        no_rope_layers=[int(i not in nope) for i in range(count)] if nope else [],
+    )
+    written.lose("Heads of different widths.", when=len({each.head_dim for each in rotaries}) > 1)
+    written.lose_pairing(
+        "The pairing (interleaved): transformers has it in the code of a model, and most models "
+        "use the half pairing. If the weights are permuted to it, add --permuted.",
+        when=any(each.pairing != "half" for each in rotaries),
+    )
+    written.lose(
+        "The rotated dims are the last of a head.", when=any(each.rotary_start for each in rotaries)
+    )
+    written.lose(
+        "The softmax correction, which the code of a model applies.",
+        when=any(group.softmax_correction != 1 for group in description.groups),
+    )
+
+
+def _parameters(rotary: Rotary, written: Written) -> dict[str, Any]:
+    """The rotary parameters; none if no base and scaling give the frequencies."""
+    if "inv_freq" in rotary._given:
+        written.lose_frequencies()
+        return {}
+    found: dict[str, Any] = {"rope_theta": rotary.base, "rope_type": "default"}
+    found |= {name: each for name, each in (rotary.scaling or {}).items() if name != "seq_len"}
+    kind = found["rope_type"]
+    written.lose(f"The scaling {kind}, which transformers does not have.", kind not in _TYPES)
+    if rotary.rotary_dim != rotary.head_dim:
+        found["partial_rotary_factor"] = rotary.rotary_dim / rotary.head_dim
+    if differs(rotary.scale, _usual_scale(rotary)):
+        if kind in ("yarn", "longrope"):
+            found = {name: each for name, each in found.items() if name not in _FACTORS}
+            found["attention_factor"] = rotary.scale
+        else:
+            written.lose_scale(rotary)
+    if rotary.axis_map is not None:
+        counts = np.bincount(rotary.axis_map)
+        turns = int((np.diff(rotary.axis_map) != 0).sum()) + 1
+        found["mrope_section"] = counts.tolist()
+        if turns > len(counts):
+            found["mrope_interleaved"] = True
+        written.lose(f"Position axes other than 3: {len(counts)}.", when=len(counts) != 3)
+    return found
+
+
+def _usual_scale(rotary: Rotary) -> float:
+    """The factor of cosine and sine that the rest of the scaling gives; NaN if none."""
+    scaling = {name: each for name, each in (rotary.scaling or {}).items() if name not in _FACTORS}
+    if not scaling:
+        return 1.0
+    if scaling["rope_type"] == "longrope" and not _RATIO & {*scaling}:
+        return math.nan
+    return rotary_frequencies(rotary.rotary_dim, rotary.base, scaling)[1]
+
+
+FORMAT = Format("hf", NAME, lambda entries: True, read, write=_write, takes_overrides=True)

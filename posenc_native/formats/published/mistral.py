@@ -13,6 +13,7 @@ from posenc_native.formats.description import Description, Unknown
 from posenc_native.formats.form import Format
 from posenc_native.formats.scaling_words import Word, yarn, yarn_scale
 from posenc_native.formats.settings import Settings, check_share
+from posenc_native.formats.written import Written, differs, softmax_correction
 from posenc_native.models.config import LayerGroup
 
 TITLE = "Mistral params.json"
@@ -24,7 +25,9 @@ _WORDS = {
     "scaling": "yarn",
     "scale": "yarn.apply_scale",
     "softmax_correction": "yarn.apply_scale",
+    "length": "max_position_embeddings",
 }
+_LATENT_WORDS = {**_WORDS, "head_dim": "qk_rope_head_dim"}
 _YARN = yarn(
     Word("factor"),
     Word("original_max_position_embeddings"),
@@ -48,8 +51,9 @@ def _claims(entries: Mapping[str, Any]) -> bool:
 def _read(entries: Mapping[str, Any], source: str, function: str) -> Description:
     given = Settings(function, entries, "params")
     layers = given.layers("n_layers")
-    latent = "qk_rope_head_dim" in given
-    key = "qk_rope_head_dim" if latent else "head_dim"
+    latent = _LATENT_WORDS["head_dim"] in given
+    words = _LATENT_WORDS if latent else _WORDS
+    key = words["head_dim"]
     if key in given:
         head_dim = given.heads(key)
     else:
@@ -90,7 +94,7 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
         groups=(group,),
         layer_count=layers,
         length=given.length("max_position_embeddings", "max_seq_len"),
-        words=_WORDS,
+        words=words,
         unknown=tuple(unknown),
         remarks=tuple(remarks),
         latent=latent,
@@ -122,4 +126,29 @@ def _yarn(
     return scaling, grown, 1.0, remarks
 
 
-FORMAT = Format("mistral", TITLE, _claims, _read)
+def _write(description: Description, written: Written) -> None:
+    form, latent = "params.json", description.latent
+    rotary, correction = written.one_rotation(description, form), softmax_correction(description)
+    written.put_sizes(_LATENT_WORDS if latent else _WORDS, description, rotary)
+    written.put_base(_WORDS, rotary)
+    block = written.scaling(rotary, _YARN)
+    grown = yarn_scale(block.get("factor", 1.0))
+    applies = not (differs(correction, grown**2) if latent else differs(rotary.scale, grown))
+    if block:
+        written.entries["yarn"] = {**block, "apply_scale": applies}
+    written.lose_scale(rotary, when=differs(rotary.scale, grown if applies and not latent else 1.0))
+    written.lose_pairing(
+        "The pairing half: Mistral's code rotates neighbors, so the weights of queries and keys "
+        "have to be permuted. If they are, add --permuted.",
+        when=rotary.pairing != "interleaved",
+    )
+    written.lose(
+        "The rotation of only a part of the head.",
+        when=rotary.rotary_dim != rotary.head_dim or rotary.rotary_start > 0,
+    )
+    written.lose("Several position axes.", when=rotary.axis_map is not None)
+    written.lose("The softmax correction.", when=correction != 1 and not (latent and applies))
+    written.lose_layers(description, form)
+
+
+FORMAT = Format("mistral", TITLE, _claims, _read, write=_write)

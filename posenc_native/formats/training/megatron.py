@@ -8,18 +8,23 @@ multi_latent_attention.py; Megatron-Bridge at commit 067f987d, models/gpt_provid
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from posenc_native.formats.description import Description, Unknown
 from posenc_native.formats.form import Format
 from posenc_native.formats.scaling_words import (
+    WEIGHTS,
     ScalingWords,
     Word,
     llama3,
     scale_apart,
     yarn,
     yarn_scale,
+    yarn_weight,
 )
 from posenc_native.formats.settings import (
     Settings,
@@ -28,7 +33,9 @@ from posenc_native.formats.settings import (
     refuse_if_none_rotates,
     without_rotation,
 )
+from posenc_native.formats.written import Written, differs, softmax_correction
 from posenc_native.models.entries import HEAD_LIMIT, LAYER_LIMIT
+from posenc_native.rotary.rotary import Rotary
 from posenc_native.spectra.axes import mrope_axis_map
 
 TITLE = "Megatron-LM arguments"
@@ -43,7 +50,9 @@ WORDS = {
     "scale": "mscale, mscale_all_dim",
     "softmax_correction": "mscale_all_dim",
     "axis_map": "mrope_section",
+    "length": "max_position_embeddings",
 }
+_LATENT_WORDS = {**WORDS, "head_dim": "qk_pos_emb_head_dim"}
 # NeMo's and Megatron-Bridge's names for Megatron-LM's arguments, if they differ.
 _OTHER_NAMES = {
     "rope_scaling": "use_rope_scaling",
@@ -70,6 +79,7 @@ _YARN = {
     for prefix in ("yarn_", "")
 }
 _LATENT_YARN = _yarn_words("")
+_LINEAR = ScalingWords("linear", {"factor": Word("rotary_seq_len_interpolation_factor", 1.0)})
 _LLAMA3 = llama3(Word("rope_scaling_factor", 8.0))
 _LLAMA3_OF_NEMO = llama3(
     Word("scale_factor", 8.0),
@@ -139,7 +149,7 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
         layer_count=layers,
         length=given.length("max_position_embeddings", "seq_length"),
         nope_layers=without_rotation(groups),
-        words=WORDS,
+        words=_LATENT_WORDS if latent else WORDS,
         unknown=tuple(unknown),
         remarks=tuple(remarks),
         latent=latent,
@@ -274,4 +284,69 @@ def _pattern(given: Settings, key: str, text: str) -> Any:
     return found
 
 
-FORMAT = Format("megatron", TITLE, _claims, _read)
+# Writing
+
+
+def _write(description: Description, written: Written) -> None:
+    rotary = written.one_rotation(description, "Megatron")
+    kind = (rotary.scaling or {}).get("rope_type", "default")
+    interleaved, whole = rotary.pairing == "interleaved", rotary.rotary_dim == rotary.head_dim
+    latent = description.latent and interleaved and kind in ("default", "yarn")
+    if latent:
+        written.entries |= {"multi_latent_attention": True, "position_embedding_type": "rope"}
+        written.entries["rope_type"] = "rope" if kind == "default" else "yarn"
+    else:
+        written.entries |= {
+            "position_embedding_type": "yarn" if kind == "yarn" else "rope",
+            "rotary_percent": rotary.rotary_dim / rotary.head_dim,
+            "rotary_interleaved": interleaved,
+        }
+    written.put_sizes(_LATENT_WORDS if latent else WORDS, description, rotary)
+    written.put_base(WORDS, rotary)
+    _write_scaling(rotary, latent, softmax_correction(description), written)
+    written.lose(
+        "YaRN with the interleaved pairing, or of a part of the head.",
+        when=kind == "yarn" and not latent and (interleaved or not whole),
+    )
+    if rotary.axis_map is not None:
+        counts = np.bincount(rotary.axis_map).tolist()
+        turns = int((np.diff(rotary.axis_map) != 0).sum()) + 1
+        if turns == len(counts) == 3 and kind != "yarn":
+            written.entries |= {"position_embedding_type": "mrope", "mrope_section": counts}
+        else:
+            written.lose("Position axes beside YaRN, that alternate, or other than 3 of them.")
+    written.lose("The rotated dims are the last of a head.", when=rotary.rotary_start > 0)
+    count, nope = description.layer_count or 0, {*description.nope_layers}
+    if nope and count and not latent:
+        written.entries["no_rope_freq"] = [int(i in nope) for i in range(count)]
+    else:
+        written.lose_layers(description, "Megatron")
+
+
+def _write_scaling(rotary: Rotary, latent: bool, correction: float, written: Written) -> None:
+    yarn_words = _LATENT_YARN if latent else _YARN["yarn_"]
+    entries = written.scaling(rotary, _LINEAR, _LLAMA3, yarn_words)
+    scaling = rotary.scaling or {}
+    kind, factor = scaling.get("rope_type"), scaling.get("factor", 1.0)
+    if kind == "llama3":
+        entries["use_rope_scaling"] = True
+    elif kind == "linear":
+        written.lose("A linear factor that is not an int.", when=factor % 1 != 0)
+        entries = {key: int(value) for key, value in entries.items()}
+    if kind == "yarn":
+        root = math.sqrt(correction) if latent else 1.0
+        weights = yarn_weight(factor, rotary.scale * root), yarn_weight(factor, root)
+        for name, weight in zip(WEIGHTS, weights, strict=True):
+            entries[yarn_words.words[name].key] = weight or 0.0
+        written.lose_scale(rotary, when=weights[0] is None)
+        written.lose("The softmax correction.", when=weights[1] is None)
+    else:
+        written.lose_scale(rotary, when=differs(rotary.scale, 1.0))
+    written.lose(
+        "The softmax correction, outside of latent attention with YaRN.",
+        when=correction != 1 and not (latent and kind == "yarn"),
+    )
+    written.entries |= entries
+
+
+FORMAT = Format("megatron", TITLE, _claims, _read, write=_write)
