@@ -5,6 +5,8 @@ The reader of the same format reads the written entries: tests/formats/test_writ
 
 from __future__ import annotations
 
+from posenc_native.rotary.rotary import Rotary
+
 from .description import Description
 from .reading import FORMATS
 from .written import Written, rotations
@@ -18,8 +20,17 @@ def write(description: Description, form: str, permuted: bool = False) -> Writte
     permuted: the weights of queries and keys are permuted as the format needs, as in `compare`.
     """
     written = Written(permuted=permuted)
-    if rotations(description):
-        WRITERS[form](description, written)
-    else:
+    first = rotations(description)
+    if not first:
         written.lose("A model without rotary encoding.")
+        return written
+    WRITERS[form](description, written)
+    written.lose(
+        "Layers of one type that rotate differently: the first layers' rotation is written.",
+        when=any(
+            Rotary(**group.arguments) != first[group.layer_type]
+            for group in description.groups
+            if group.arguments is not None
+        ),
+    )
     return written

@@ -100,12 +100,12 @@ def differs(number: float, expressed: float) -> bool:
 
 
 def rotations(description: Description) -> dict[str | None, Rotary]:
-    """The rotation of each layer type, for types that rotate."""
-    return {
-        group.layer_type: Rotary(**group.arguments)
-        for group in description.groups
-        if group.arguments is not None
-    }
+    """The rotation of the first layers of each type, for types that rotate."""
+    first: dict[str | None, Rotary] = {}
+    for group in description.groups:
+        if group.arguments is not None:
+            first.setdefault(group.layer_type, Rotary(**group.arguments))
+    return first
 
 
 def softmax_correction(description: Description) -> float:

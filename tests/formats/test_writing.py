@@ -179,6 +179,14 @@ def test_megatron_has_no_axes_beside_yarn() -> None:
     assert any("axes beside YaRN" in sentence for sentence in written.lost)
 
 
+@pytest.mark.parametrize("form", WRITERS)
+def test_layers_of_one_type_that_differ_are_said_to(form: str) -> None:
+    config = {"model_type": "llama", "head_dim": 64, "num_hidden_layers": 2, "rope_theta": 1e4}
+    written = write(read({**config, "layer_rope_theta": [1e4, 5e5]}, "read"), form, permuted=True)
+    assert "1000" in str(written.entries)
+    assert any("Layers of one type" in sentence for sentence in written.lost)
+
+
 def test_a_model_without_rotation_is_said_to_have_none() -> None:
     config = {"model_type": "smollm3", "head_dim": 64, "num_hidden_layers": 2}
     written = write(read({**config, "no_rope_layers": [0, 0]}, "read"), "gguf")
