@@ -20,6 +20,8 @@ from posenc_native.models.entries import (
     WIDTH_LIMIT,
 )
 
+from .description import Unknown
+
 _TEXT_LIMIT = 256
 _MOST_WEIGHT = 100  # published ones are up to 1
 
@@ -68,6 +70,14 @@ class Settings:
         if found < 2:
             self.wrong(key, f"2 dims or more, at most {HEAD_LIMIT}", found)
         return found
+
+    def head_dim(self, key: str, width: str, heads: str) -> int:
+        """The width of a head; without it, the width of the model over the number of heads."""
+        return self.heads(key) if key in self else self.count(width) // self.count(heads)
+
+    def base(self, key: str, default: float, assumed: str) -> tuple[float, list[Unknown]]:
+        """The base, and what is unknown if the file does not have it."""
+        return self.positive(key, default), [] if key in self else [Unknown("base", assumed)]
 
     def layers(self, key: str) -> int:
         """A number of layers."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from posenc_native.formats.description import Description, Unknown
+from posenc_native.formats.description import Description
 from posenc_native.formats.form import Format
 from posenc_native.formats.scaling_words import Word, llama3
 from posenc_native.formats.settings import (
@@ -51,13 +51,12 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
         key in given for key in ("nope_layer_interval", "attention_chunk_size", "moe_args")
     )
     scaled = given.flag("use_scaled_rope", False)
-    unknown, remarks = [], []
-    base = given.positive("rope_theta", 500000.0 if scaled or llama4 else 10000.0)
-    if "rope_theta" not in given:
-        said = "Meta's code defaults to 500,000" if scaled or llama4 else (
-            "Llama 2's code defaults to 10,000, Llama 3's to 500,000"
-        )  # fmt: skip
-        unknown.append(Unknown("base", said))
+    remarks = []
+    if scaled or llama4:
+        default, assumed = 500000.0, "Meta's code defaults to 500,000"
+    else:
+        default, assumed = 10000.0, "Llama 2's code defaults to 10,000, Llama 3's to 500,000"
+    base, unknown = given.base("rope_theta", default, assumed)
     scaling = None
     if scaled:
         scaling = (_LLAMA4 if llama4 else _LLAMA3).read(given)

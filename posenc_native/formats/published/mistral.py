@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from posenc_native.formats.description import Description, Unknown
+from posenc_native.formats.description import Description
 from posenc_native.formats.form import Format
 from posenc_native.formats.scaling_words import Word, yarn, yarn_scale
 from posenc_native.formats.settings import Settings, check_share
@@ -54,19 +54,13 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
     latent = _LATENT_WORDS["head_dim"] in given
     words = _LATENT_WORDS if latent else _WORDS
     key = words["head_dim"]
-    if key in given:
-        head_dim = given.heads(key)
-    else:
-        head_dim = given.count("dim") // given.count("n_heads")
+    head_dim = given.head_dim(key, "dim", "n_heads")
     check_share(given, key, head_dim, head_dim)
-    unknown = []
-    base = given.positive("rope_theta", 10000.0)
-    if "rope_theta" not in given:
-        said = (
-            "vLLM defaults to 10,000, as Mistral 7B v0.1 was trained; mistral-inference to "
-            "1,000,000"
-        )
-        unknown.append(Unknown("base", said))
+    base, unknown = given.base(
+        "rope_theta",
+        10000.0,
+        "vLLM defaults to 10,000, as Mistral 7B v0.1 was trained; mistral-inference to 1,000,000",
+    )
     scaling, scale, correction, remarks = _yarn(given, latent)
     rotation: dict[str, Any] = {
         "head_dim": head_dim,

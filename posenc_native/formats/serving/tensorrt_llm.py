@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from posenc_native.formats.description import Description, Unknown
+from posenc_native.formats.description import Description
 from posenc_native.formats.form import Format
 from posenc_native.formats.scaling_words import (
     ScalingWords,
@@ -81,13 +81,11 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
         )
     else:
         head_dim, rotary_dim = _dims(given)
-    unknown = []
-    if "rotary_base" not in given:
-        unknown.append(Unknown("base", "TensorRT-LLM defaults to 10,000"))
+    base, unknown = given.base("rotary_base", 10000.0, "TensorRT-LLM defaults to 10,000")
     scaling, scale = _scaling(given, kind)
     rotation: dict[str, Any] = {
         "head_dim": head_dim,
-        "base": given.positive("rotary_base", 10000.0),
+        "base": base,
         "rotary_dim": rotary_dim,
         "pairing": pairing,
         "scaling": scaling,
@@ -123,10 +121,7 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
 
 
 def _dims(given: Settings) -> tuple[int, int]:
-    if "head_size" in given:
-        head_dim = given.heads("head_size")
-    else:
-        head_dim = given.count("hidden_size") // given.count("num_attention_heads")
+    head_dim = given.head_dim("head_size", "hidden_size", "num_attention_heads")
     if "rotary_dim" in given:
         key, rotary_dim = "rotary_dim", given.count("rotary_dim")
     elif "rotary_pct" in given:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from posenc_native.formats.description import Description, Unknown
+from posenc_native.formats.description import Description
 from posenc_native.formats.form import Format
 from posenc_native.formats.scaling_words import (
     WEIGHTS,
@@ -123,11 +123,8 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
     if not latent and kind not in known:
         given.wrong("position_embedding_type", f"one of {', '.join(known)}", repr(kind))
     layers = given.layers("num_layers")
-    unknown: list[Unknown] = []
     remarks: list[str] = []
-    if "rotary_base" not in given:
-        unknown.append(Unknown("base", "Megatron defaults to 10,000"))
-    base = given.positive("rotary_base", 10000.0)
+    base, unknown = given.base("rotary_base", 10000.0, "Megatron defaults to 10,000")
     if latent:
         rotation, correction = _of_latent(given, base, bridge)
         skipped: list[bool] = []
@@ -160,10 +157,7 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
 def _of_heads(
     given: Settings, base: float, kind: str, bridge: bool, remarks: list[str]
 ) -> dict[str, Any]:
-    if "kv_channels" in given:
-        head_dim = given.heads("kv_channels")
-    else:
-        head_dim = given.count("hidden_size") // given.count("num_attention_heads")
+    head_dim = given.head_dim("kv_channels", "hidden_size", "num_attention_heads")
     rotary_dim = head_dim
     share = given.positive("rotary_percent", 1.0)
     if share < 1 and kind != "yarn":

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from posenc_native.formats.description import Description, Unknown
+from posenc_native.formats.description import Description
 from posenc_native.formats.form import Format
 from posenc_native.formats.scaling_words import Word, llama3, yarn, yarn_scale
 from posenc_native.formats.settings import (
@@ -67,12 +67,9 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
 def _of_arguments(given: Settings, source: str) -> Description:
     name = _model_of(given)
     layers = given.layers("n_layers")
-    base = given.positive("rope_theta", _BASES.get(name, 10000.0))
-    unknown = []
-    if "rope_theta" not in given:
-        unknown.append(
-            Unknown("base", f"torchtitan's {name} defaults to {_BASES.get(name, 1e4):,.0f}")
-        )
+    default = _BASES.get(name, 10000.0)
+    assumed = f"torchtitan's {name} defaults to {default:,.0f}"
+    base, unknown = given.base("rope_theta", default, assumed)
     latent = name == "deepseek_v3"
     if latent:
         head_dim = given.heads("qk_rope_head_dim") if "qk_rope_head_dim" in given else 64

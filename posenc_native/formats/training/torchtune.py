@@ -78,10 +78,7 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
         expected = "the builder's arguments beside it (embed_dim, num_heads, num_layers, rope_base)"
         given.wrong("_component_", expected, f"{parts[-1]}, which sets them in its code")
     pairing, base, factor = _BUILDERS[family]
-    if "head_dim" in given:
-        head_dim = given.heads("head_dim")
-    else:
-        head_dim = given.count("embed_dim") // given.count("num_heads")
+    head_dim = given.head_dim("head_dim", "embed_dim", "num_heads")
     check_share(given, "num_heads", head_dim, head_dim)
     scaling = None if factor is None else llama3(Word("scale_factor", factor)).read(given)
     unknown = []
