@@ -130,13 +130,13 @@ class Description:
 
 def _in_full(group: LayerGroup) -> LayerGroup:
     """The same layers, their scaling in full, and the base that it may have beside them."""
-    given = group.arguments
-    if given is None or given.get("scaling") is None:
+    arguments = group.arguments
+    if arguments is None or arguments.get("scaling") is None:
         return group
-    scaling = given["scaling"]
+    scaling = arguments["scaling"]
     base = scaling.get("rope_theta")
     own = {} if base is None else {"base": float(base)}
-    return replace(group, arguments={**given, "scaling": scaling_in_full(scaling), **own})
+    return replace(group, arguments={**arguments, "scaling": scaling_in_full(scaling), **own})
 
 
 def at_length(arguments: Mapping[str, Any], seq_len: int) -> dict[str, Any]:

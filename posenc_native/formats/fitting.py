@@ -19,16 +19,16 @@ _MOST_DIGITS = 8
 
 
 def as_llama3(
-    plain: FloatArray, found: FloatArray, length: int | None, error: float | FloatArray = 1e-5
+    plain: FloatArray, frequencies: FloatArray, length: int | None, error: float | FloatArray = 1e-5
 ) -> dict[str, Any] | None:
-    """The scaling "llama3" that makes these frequencies of plain ones; None if there is none.
+    """The scaling "llama3" that turns plain frequencies into these; None if there is none.
 
     Args:
-        length: one more candidate for the original context length.
+        length: another candidate for the original context length.
         error: relative error, of each frequency or of all.
     """
-    error = np.broadcast_to(error, found.shape)
-    ratio = plain / np.where(found > 0, found, np.inf)
+    error = np.broadcast_to(error, frequencies.shape)
+    ratio = plain / np.where(frequencies > 0, frequencies, np.inf)
     if ratio[-1] <= 1 + error[-1] or abs(ratio.min() - 1) > error[ratio.argmin()]:
         return None
     lengths = (8192, *_LENGTHS) if length is None else (8192, *_LENGTHS, length)
@@ -42,13 +42,13 @@ def as_llama3(
                     "high_freq_factor": high,
                     "original_max_position_embeddings": trained,
                 }
-                if _is(scaling, plain, found, error):
+                if _is(scaling, plain, frequencies, error):
                     return scaling
     return None
 
 
 def explained(
-    found: FloatArray, error: FloatArray, length: int | None = None
+    frequencies: FloatArray, error: FloatArray, length: int | None = None
 ) -> tuple[float, dict[str, Any] | None] | None:
     """The base and the scaling that give these frequencies, within relative errors; or None.
 
@@ -57,16 +57,16 @@ def explained(
 
     Args:
         length: the longest sequence that the model is meant for. YaRN's rounded bounds fit several
-            original context lengths; one that divides this length is tried first.
+            original context lengths; a length that divides this one is tried first.
     """
-    if len(found) < 2 or not (np.isfinite(found).all() and (found > 0).all()):
+    if len(frequencies) < 2 or not (np.isfinite(frequencies).all() and (frequencies > 0).all()):
         return None
-    first = found[0] if abs(found[0] - 1) > error[0] else 1.0
+    first = frequencies[0] if abs(frequencies[0] - 1) > error[0] else 1.0
     if first > 1:
         return None
-    for base in _bases(found / first, error):
-        plain = rounded_frequencies(2 * len(found), base)
-        ratio = plain / found
+    for base in _bases(frequencies / first, error):
+        plain = rounded_frequencies(2 * len(frequencies), base)
+        ratio = plain / frequencies
         if (abs(ratio - 1) <= error).all():
             return base, None
         if first < 1:
@@ -74,22 +74,24 @@ def explained(
                 if (abs(ratio - factor) <= factor * error).all():
                     return base, {"rope_type": "linear", "factor": factor}
         else:
-            scaling = as_llama3(plain, found, None, error) or _as_yarn(plain, found, length, error)
+            scaling = as_llama3(plain, frequencies, None, error) or _as_yarn(
+                plain, frequencies, length, error
+            )
             if scaling is not None:
                 return base, scaling
     return None
 
 
 def _as_yarn(
-    plain: FloatArray, found: FloatArray, length: int | None, error: FloatArray
+    plain: FloatArray, frequencies: FloatArray, length: int | None, error: FloatArray
 ) -> dict[str, Any] | None:
-    ratio = plain / found
+    ratio = plain / frequencies
     if ratio[-1] <= 1 + error[-1]:
         return None
     for factor in nice(ratio[-1], error[-1]):
-        likely = () if length is None else (round(length / factor),)
+        likely = [trained for trained in _LENGTHS if trained == round((length or 0) / factor)]
         for truncate in (True, False):
-            for trained in (*(each for each in likely if each in _LENGTHS), *_LENGTHS):
+            for trained in (*likely, *_LENGTHS):
                 scaling: dict[str, Any] = {
                     "rope_type": "yarn",
                     "factor": factor,
@@ -97,29 +99,31 @@ def _as_yarn(
                 }
                 if not truncate:
                     scaling["truncate"] = False
-                if _is(scaling, plain, found, error):
+                if _is(scaling, plain, frequencies, error):
                     return scaling
     return None
 
 
-def _is(scaling: dict[str, Any], plain: FloatArray, found: FloatArray, error: FloatArray) -> bool:
+def _is(
+    scaling: dict[str, Any], plain: FloatArray, frequencies: FloatArray, error: FloatArray
+) -> bool:
     base = float(plain[-1] ** (-len(plain) / (len(plain) - 1))) if len(plain) > 1 else 1e4
     if not base > 1:
         return False
     # `base` equals the base of `plain` except for rounding, which is far below the error.
     scaled, _ = rotary_frequencies(2 * len(plain), base, scaling)
-    return bool((abs(scaled / found - 1) <= error).all())
+    return bool((abs(scaled / frequencies - 1) <= error).all())
 
 
-def _bases(found: FloatArray, error: FloatArray) -> Iterator[float]:
+def _bases(frequencies: FloatArray, error: FloatArray) -> Iterator[float]:
     """Bases that the frequencies may have; the first frequency is 1.
 
     Each pair bounds the base from both sides, later pairs more tightly. A scaling by bands leaves
     the first pairs unchanged, so as many of them are used as agree.
     """
-    pairs = np.arange(1, len(found))
-    share = len(found) / pairs
-    logs, errors = -np.log(found[1:]) * share, (error[1:] + error[0]) * share
+    pairs = np.arange(1, len(frequencies))
+    share = len(frequencies) / pairs
+    logs, errors = -np.log(frequencies[1:]) * share, (error[1:] + error[0]) * share
     low, high = np.maximum.accumulate(logs - errors), np.minimum.accumulate(logs + errors)
     agreeing = int(np.argmin(low <= high)) or len(pairs) if low[0] <= high[0] else 0
     if agreeing and low[agreeing - 1] < 30 and high[agreeing - 1] > 0:

@@ -11,9 +11,9 @@ from .description import Description
 
 def from_rotary(rotary: Rotary) -> Description:
     """The description of one rotation, without layers."""
-    given = rotary._arguments()
-    del given["layout"]
-    group = LayerGroup(None, (), given)
+    arguments = rotary._arguments()
+    del arguments["layout"]
+    group = LayerGroup(None, (), arguments)
     return Description(repr(rotary), "Rotary", "posenc_native", "", (group,))
 
 

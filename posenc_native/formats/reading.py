@@ -32,8 +32,8 @@ from .yaml_files import read_yaml
 
 # In this order they are asked whether a mapping has their format; the last accepts all.
 FORMATS: dict[str, Format] = {
-    each.name: each
-    for each in (
+    form.name: form
+    for form in (
         gguf.FORMAT,
         onnx.FORMAT,
         served.VLLM,
@@ -88,14 +88,14 @@ def _read_text(text: str, function: str) -> Description:
     if form is not None:
         path = rest
     if form is None and path in rotary_presets() and not os.path.exists(path):
-        found = from_preset(path)
+        description = from_preset(path)
     else:
-        found = _read_path(_path(path, function), path, form, function, overrides)
+        description = _read_path(_path(path, function), path, form, function, overrides)
         overrides = {}
     if overrides:
         got = f"the preset {path}"
         arguments.wrong_value(function, "overrides", "a configuration to apply them to", got)
-    return dataclasses.replace(found, source=text)
+    return dataclasses.replace(description, source=text)
 
 
 def _read_path(
@@ -107,7 +107,7 @@ def _read_path(
 ) -> Description:
     file = _file_in(path, form)
     if form is None:
-        form = next((each for each in FORMATS.values() if each.is_file(file)), None)
+        form = next((known for known in FORMATS.values() if known.is_file(file)), None)
     if form is not None and form.read_file is not None:
         if overrides:
             served.refuse_overrides(function, form.title)
@@ -129,7 +129,7 @@ def _read_mapping(
     overrides: Mapping[str, Any] | None = None,
     file: Path | None = None,
 ) -> Description:
-    form = form or next(each for each in FORMATS.values() if each.claims(entries))
+    form = form or next(known for known in FORMATS.values() if known.claims(entries))
     if overrides:
         if not form.takes_overrides:
             served.refuse_overrides(function, form.title)
@@ -138,11 +138,13 @@ def _read_mapping(
         launch = form.read_launch(entries, function)
         inner = _read_model(launch.model, launch.overrides, function, file)
         return dataclasses.replace(served.as_served(inner, launch), source=source)
-    found = form.read(entries, source, function)
+    description = form.read(entries, source, function)
     if overrides:
         names = ", ".join(overrides)
-        found = dataclasses.replace(found, format=f"{found.format} with overrides of {names}")
-    return found
+        description = dataclasses.replace(
+            description, format=f"{description.format} with overrides of {names}"
+        )
+    return description
 
 
 def _read_model(
@@ -187,13 +189,13 @@ def _file_in(path: Path, form: Format | None) -> Path:
             # For config.json the folder is returned: its reader's errors name the folder.
             return path if name == "config.json" else path / name
     for suffix in (".gguf", ".onnx"):
-        found = [file for file in sorted(path.iterdir()) if file.suffix == suffix]
-        if len(found) == 1:
-            return found[0]
+        files = [file for file in sorted(path.iterdir()) if file.suffix == suffix]
+        if len(files) == 1:
+            return files[0]
     return path
 
 
 def _name_of(entries: Mapping[str, Any]) -> str:
     names = (entries.get(key) for key in ("model_type", "architecture"))
-    name = next((each for each in names if isinstance(each, str) and each), "")
+    name = next((entry for entry in names if isinstance(entry, str) and entry), "")
     return name if name.isprintable() and 0 < len(name) < 64 else "a mapping"

@@ -56,7 +56,7 @@ class ScalingWords:
     @property
     def words(self) -> dict[str, Word]:
         """The numbers that a file has."""
-        return {name: each for name, each in self.numbers.items() if isinstance(each, Word)}
+        return {name: number for name, number in self.numbers.items() if isinstance(number, Word)}
 
     def read(self, settings: Settings, **known: Number) -> dict[str, Any]:
         """The scaling in a file; `known` numbers replace those of the declaration.

@@ -23,7 +23,7 @@ from posenc_native.models.entries import (
 from .description import Unknown
 
 _TEXT_LIMIT = 256
-_MOST_WEIGHT = 100  # published ones are up to 1
+_MOST_WEIGHT = 100  # published weights are up to 1
 
 
 class Settings:
@@ -49,7 +49,7 @@ class Settings:
         return self.entries.get(key)
 
     def inner(self, key: str) -> Settings:
-        """The mapping at a key; an empty one if the key is absent."""
+        """The mapping at a key; empty if the key is absent."""
         value = self.entries.get(key)
         return Settings(self.function, {} if value is None else value, f"{self.place}[{key!r}]")
 
@@ -66,10 +66,10 @@ class Settings:
 
     def heads(self, key: str) -> int:
         """The width of a head."""
-        found = self.count(key, most=HEAD_LIMIT)
-        if found < 2:
-            self.wrong(key, f"2 dims or more, at most {HEAD_LIMIT}", found)
-        return found
+        dims = self.count(key, most=HEAD_LIMIT)
+        if dims < 2:
+            self.wrong(key, f"2 dims or more, at most {HEAD_LIMIT}", dims)
+        return dims
 
     def head_dim(self, key: str, width: str, heads: str) -> int:
         """The width of a head; without it, the width of the model over the number of heads."""
@@ -103,17 +103,17 @@ class Settings:
 
     def positive(self, key: str, default: float | None = None) -> float:
         """A number above 0."""
-        found = self.number(key, default)
-        if found <= 0:
-            self.wrong(key, "a number > 0", found)
-        return found
+        number = self.number(key, default)
+        if number <= 0:
+            self.wrong(key, "a number > 0", number)
+        return number
 
     def weight(self, key: str, default: float | None = None) -> float:
         """mscale or mscale_all_dim of YaRN, which multiplies a logarithm."""
-        found = self.number(key, default)
-        if not 0 <= found <= _MOST_WEIGHT:
-            self.wrong(key, f"a number in 0 .. {_MOST_WEIGHT}", found)
-        return found
+        number = self.number(key, default)
+        if not 0 <= number <= _MOST_WEIGHT:
+            self.wrong(key, f"a number in 0 .. {_MOST_WEIGHT}", number)
+        return number
 
     def flag(self, key: str, default: bool) -> bool:
         """A bool."""
@@ -133,10 +133,10 @@ class Settings:
 
     def one_of(self, key: str, known: Iterable[str], default: str | None = None) -> str:
         """One of these names."""
-        found = self.text(key, default)
-        if found not in (names := list(known)):
-            self.wrong(key, f"one of {', '.join(names)}", repr(found))
-        return found
+        name = self.text(key, default)
+        if name not in (names := list(known)):
+            self.wrong(key, f"one of {', '.join(names)}", repr(name))
+        return name
 
     def numbers(self, key: str, most: int, least: int = 0) -> list[float]:
         """A list of finite numbers; empty if the key is absent."""
@@ -194,17 +194,17 @@ def grouped(
     members: dict[str, list[int]] = {}
     values: dict[str, Layer] = {}
     for layer in range(count):
-        found = of_layer(layer)
-        key = repr(found)
+        value = of_layer(layer)
+        key = repr(value)
         if key not in values and len(values) == KIND_LIMIT:
             wrong_value(
                 settings.function, settings.place, f"layers of at most {KIND_LIMIT} kinds", "more"
             )
-        values.setdefault(key, found)
+        values.setdefault(key, value)
         members.setdefault(key, []).append(layer)
     return tuple(
-        LayerGroup(label, tuple(members[key]), given, correction, *base)
-        for key, (label, given, correction, *base) in values.items()
+        LayerGroup(label, tuple(members[key]), arguments, correction, *base)
+        for key, (label, arguments, correction, *base) in values.items()
     )
 
 

@@ -57,7 +57,7 @@ class Written:
         """The entries for the scaling; none if the format does not have it."""
         scaling = rotary.scaling or {}
         kind = scaling.get("rope_type", "default")
-        words = next((each for each in known if each.rope_type == kind), None)
+        words = next((declared for declared in known if declared.rope_type == kind), None)
         if words is None:
             self.lose(f"The scaling {kind}.", when=kind != "default")
             return {}
@@ -73,7 +73,7 @@ class Written:
         self.lose(f"The factor {rotary.scale:g} of cosines and sines.", when)
 
     def one_rotation(self, description: Description, form: str) -> Rotary:
-        """The rotation of the first layers, for a format that has one for all."""
+        """The rotation of the first layers, for a format without rotations by layer."""
         first, *others = rotations(description).values()
         self.lose(
             f"{form} has one rotation for all layers; the first layer's is written.",
@@ -95,7 +95,7 @@ class Written:
 
 
 def differs(number: float, expressed: float) -> bool:
-    """Whether a number is not the one that entries express; NaN expresses none."""
+    """Whether entries express another number; NaN expresses none."""
     return not math.isclose(number, expressed, rel_tol=1e-9)
 
 

@@ -42,7 +42,7 @@ def read_yaml(path: Path, function: str) -> dict[str, Any]:
         beyond = _beyond_bounds(yaml, yaml.parse(content, Loader=loader))
         if beyond:
             wrong(f"YAML with {beyond}", "a file that breaks this limit")
-        found = yaml.load(content, Loader=loader)
+        entries = yaml.load(content, Loader=loader)
     except yaml.YAMLError as error:
         wrong("YAML of plain data", f"invalid text: {' '.join(str(error).split())[:200]}")
     except (RecursionError, ValueError, TypeError, AttributeError, LookupError) as error:
@@ -50,9 +50,9 @@ def read_yaml(path: Path, function: str) -> dict[str, Any]:
             raise
         said = " ".join(str(error).split())[:200] or type(error).__name__
         wrong("YAML of plain data", f"invalid text: {said}")
-    if not isinstance(found, dict):
-        wrong_type(function, "config", "a YAML mapping", type(found).__name__)
-    return found
+    if not isinstance(entries, dict):
+        wrong_type(function, "config", "a YAML mapping", type(entries).__name__)
+    return entries
 
 
 def _beyond_bounds(yaml: Any, events: Iterable[Any]) -> str:

@@ -27,7 +27,7 @@ from posenc_native.spectra.scaling import (
 
 from .entries import HEAD_LIMIT, KIND_LIMIT, SIZES, named_type
 from .facts import facts_of, vision_models
-from .fields import BASES, HEAD_WIDTHS, HEADS, WIDTHS, by_layer_type, first_given
+from .fields import BASES, HEAD_WIDTHS, HEADS, WIDTHS, by_layer_type, first_value
 from .layers import ConfigLayers, has_attention
 
 _OLD_ROPE_TYPES = {"mrope": "default", "su": "longrope"}
@@ -55,7 +55,7 @@ def rotary_arguments(
             types differ.
         layer: index of a layer, instead of its type; needed if layers of one type differ.
         seq_len: length of the sequence, for the scalings that depend on it (dynamic, longrope).
-            Without it the scaling is the one for short sequences.
+            Without it the scaling is that for short sequences.
 
     Returns:
         ``head_dim``, ``base``, ``rotary_dim``, ``pairing``, ``scaling``, ``axis_map`` (int64
@@ -98,7 +98,7 @@ class LayerGroup:
     layers: tuple[int, ...]
     arguments: dict[str, Any] | None  # of Rotary; None for layers without rotary encoding
     softmax_correction: float = 1.0  # the model also multiplies the softmax scale by it
-    base: float | None = None  # that a file states beside frequencies that it gives one by one
+    base: float | None = None  # that a file states beside a list of frequencies
 
 
 @dataclass(frozen=True)
@@ -219,8 +219,8 @@ class Configuration(ConfigLayers):
     @property
     def names_a_base(self) -> bool:
         """Whether the base comes from the configuration, and not from the class of the model."""
-        given = self._given()
-        everywhere = [given, *by_layer_type(given).values()]
+        shared = self._rope_parameters()
+        everywhere = [shared, *by_layer_type(shared).values()]
         named = (parameters.get("rope_theta") for parameters in everywhere)
         return any(base is not None for base in (*self._bases(), *named))
 
@@ -237,7 +237,7 @@ class Configuration(ConfigLayers):
             expected = f"{rule['value']!r}, or this {model_type} has no rotary encoding"
             got = repr(self.fields.get(rule["entry"], rule["default"]))
             self._wrong(rule["entry"], expected, got)
-        silent = not self._given() and self._bases()[0] is None
+        silent = not self._rope_parameters() and self._bases()[0] is None
         silent = silent and not {"rope_scaling", "rotary_dim"} & {*self.fields}
         if silent and not self.sees and self.facts.defaults is None:
             expected = f"an entry about a rotary encoding ({', '.join(_ROTARY)})"
@@ -258,7 +258,7 @@ class Configuration(ConfigLayers):
             width = self._size(fields, "embed_dim", "hidden_size")
             head_dim = width // self._size(fields, "num_heads", "num_attention_heads")
         head_dim = self._head_size(head_dim)
-        base = first_given({**fields, **self._given()}, "rope_theta")
+        base = first_value({**fields, **self._rope_parameters()}, "rope_theta")
         changes = {} if base is None else {"base": self._positive("rope_theta", base)}
         axial = {**vision_models()[self._vision_name], **changes}
         result = axial_arguments(head_dim, **axial)
@@ -271,20 +271,20 @@ class Configuration(ConfigLayers):
 
     def _entries(self) -> dict[str, dict[str, Any]]:
         """The rotary parameters by layer type; empty if all layers share them."""
-        given = self._given()
+        parameters = self._rope_parameters()
         defaults = self.facts.defaults or {}
         by_type = {
             key: value
-            for key, value in given.items()
+            for key, value in parameters.items()
             if isinstance(value, Mapping) or (value is None and "attention" in key)
         }
         flat = self._flat()
         if not by_type:
             nested = by_layer_type(defaults)
-            if not flat and (given or not nested):
+            if not flat and (parameters or not nested):
                 return {}
-            by_type = {key: given if rule["scaled"] else {} for key, rule in flat.items()}
-            if not given:
+            by_type = {key: parameters if rule["scaled"] else {} for key, rule in flat.items()}
+            if not parameters:
                 by_type = {key: {} for key in (*flat, *nested)}
         base = self._bases()[0]
         result = {}
@@ -292,7 +292,9 @@ class Configuration(ConfigLayers):
             if value is None:
                 continue
             own = self.fields.get(flat[key]["base"] or "") if key in flat else base
-            entry = {**(_beside_scaling(defaults.get(key)) if given else defaults.get(key, {}))}
+            entry = {
+                **(_beside_scaling(defaults.get(key)) if parameters else defaults.get(key, {}))
+            }
             if own is not None:
                 entry["rope_theta"] = own
             result[key] = {**entry, **{k: v for k, v in value.items() if v is not None}}
@@ -306,7 +308,7 @@ class Configuration(ConfigLayers):
 
     def _parameters(self, layer_type: str | None) -> dict[str, Any]:
         """The parameters of the layer type, under their current names, always with rope_theta."""
-        given, (base, _) = self._given(), self._bases()
+        parameters, (base, _) = self._rope_parameters(), self._bases()
         entries = self._entries()
         if entries:
             if layer_type is None and len(entries) == 1:
@@ -318,18 +320,18 @@ class Configuration(ConfigLayers):
         if layer_type is not None and layer_type not in self.layer_types:
             self._unknown(layer_type, [None, *dict.fromkeys(self.layer_types)])
         known = self.facts.defaults or {}
-        if given:
+        if parameters:
             known = {} if self.facts.defaults_or_scaling else _beside_scaling(known)
         result = {"rope_theta": 10000.0, **known}
         if base is not None:
             result["rope_theta"] = base
-        return {**result, **{key: value for key, value in given.items() if value is not None}}
+        return {**result, **{key: value for key, value in parameters.items() if value is not None}}
 
     def _unknown(self, layer_type: str | None, known: Iterable[str | None]) -> NoReturn:
         self._wrong_argument("layer_type", f"one of {', '.join(map(str, known))}", layer_type)
 
     def _parts(self) -> str:
-        """The reason why nothing was found, with parts of the configuration where it may be."""
+        """The configuration without such an entry, and its parts that may have it."""
         parts = [
             key
             for key, value in self.fields.items()
@@ -346,15 +348,15 @@ class Configuration(ConfigLayers):
         if not self.fields.get("layer_rope_theta") and "rope_scaling_layers" not in self.fields:
             return {}
         nope = set(self._numbered_without)
-        found: list[dict[str, Any]] = []
+        entries: list[dict[str, Any]] = []
         for i in range(self.layer_count or 0):
             if i in nope or (layer_type is not None and self.layer_types[i] != layer_type):
                 continue
             own = self._of_layer(i)
-            if found and own != found[0]:
+            if entries and own != entries[0]:
                 self._wrong_argument("layer", "the index of a layer, because they differ", None)
-            found = [own]
-        return found[0] if found else {}
+            entries = [own]
+        return entries[0] if entries else {}
 
     def _of_layer(self, layer: int) -> dict[str, Any]:
         own: dict[str, Any] = {}
@@ -374,7 +376,7 @@ class Configuration(ConfigLayers):
         fields = {**self.fields, **self._own_fields(layer_type, layer)}
         latent = fields.get("qk_rope_head_dim")
         value = None if self.facts.trailing else latent
-        value = value or first_given(fields, *HEAD_WIDTHS)
+        value = value or first_value(fields, *HEAD_WIDTHS)
         value = value or self.facts.head_dim
         if value is None:
             value = self._size(fields, *WIDTHS) // self._size(fields, *HEADS)
@@ -399,10 +401,10 @@ class Configuration(ConfigLayers):
     @cached_property
     def _by_layer(self) -> dict[int, Mapping[str, Any]]:
         """The sizes in per_layer_config, by layer index."""
-        given = self.fields.get("per_layer_config") or {}
+        per_layer = self.fields.get("per_layer_config") or {}
         return {
             int(layer): {key: values[key] for key in SIZES if key in values}
-            for layer, values in given.items()
+            for layer, values in per_layer.items()
         }
 
     def _rotary_dim(self, parameters: Mapping[str, Any], head_dim: int) -> int:
@@ -411,11 +413,11 @@ class Configuration(ConfigLayers):
         latent = fields.get("qk_rope_head_dim")
         if latent is not None and (latent == head_dim or self.facts.trailing):
             return self._checked_rotary_dim(self._size(fields, "qk_rope_head_dim"), head_dim)
-        given = fields.get("rope_parameters") or {}
-        if "partial_rotary_factor" not in given and not by_layer_type(given):
-            named = first_given(fields, "partial_rotary_factor", "rotary_pct")
+        rope_parameters = fields.get("rope_parameters") or {}
+        if "partial_rotary_factor" not in rope_parameters and not by_layer_type(rope_parameters):
+            named = first_value(fields, "partial_rotary_factor", "rotary_pct")
             share = share if named is None else named
-            if named is None and not given and fields.get("rotary_dim"):
+            if named is None and not rope_parameters and fields.get("rotary_dim"):
                 return self._checked_rotary_dim(self._size(fields, "rotary_dim"), head_dim)
         share = self._positive("partial_rotary_factor", 1.0 if share is None else share)
         if head_dim * share > HEAD_LIMIT:

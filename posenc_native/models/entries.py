@@ -19,14 +19,14 @@ from posenc_native.base import arguments
 from posenc_native.base.arguments import wrong_type, wrong_value
 from posenc_native.spectra.scaling import ROTARY_SCALINGS
 
-HEAD_LIMIT = 2**13  # dims of a head; published ones have up to 576
+HEAD_LIMIT = 2**13  # dims of a head; published models have up to 576
 WIDTH_LIMIT = 2**20  # width of a model, and number of its heads; published widths reach 20,480
 LAYER_LIMIT = 2**12  # DeepNet, the deepest, has 1000
 KIND_LIMIT = 16  # kinds of layers; published models have up to 3 that rotate
 AXIS_LIMIT = 16  # sections of M-RoPE; 3 or 4
 LENGTH_LIMIT = 2**53  # positions that float64 can tell apart
 NAME_LIMIT = 128  # characters
-PART_LIMIT = 8  # levels of nested configurations; published ones have 2
+PART_LIMIT = 8  # levels of nested configurations; published models have 2
 
 # Raises unless the value is valid. Arguments: function, name of the entry in errors, value.
 _Kind = Callable[[str, str, Any], object]
@@ -45,7 +45,7 @@ def _count(limit: int) -> _Kind:
 
 
 def _shown(value: float | str) -> str:
-    """A value in an error, or the length of a long one."""
+    """A value in an error; the length of a long value."""
     if isinstance(value, int) and abs(value) >= 10**NAME_LIMIT:
         return f"an int of more than {NAME_LIMIT} digits"
     text = repr(value)
@@ -81,8 +81,8 @@ def _one_of(kinds: Mapping[type, _Kind], otherwise: _Kind) -> _Kind:
     """The check for the type of a value."""
 
     def check(function: str, name: str, value: Any) -> None:
-        found = (kind for of_type, kind in kinds.items() if isinstance(value, of_type))
-        next(found, otherwise)(function, name, value)
+        checks = (kind for of_type, kind in kinds.items() if isinstance(value, of_type))
+        next(checks, otherwise)(function, name, value)
 
     return check
 
@@ -93,8 +93,8 @@ def _list_of(kind: _Kind, limit: int) -> _Kind:
             wrong_type(function, name, "a list", type(value).__name__)
         if len(value) > limit:
             wrong_value(function, name, f"at most {limit} entries", len(value))
-        for each in value:
-            kind(function, name, each)
+        for item in value:
+            kind(function, name, item)
 
     return check
 
@@ -107,18 +107,18 @@ def _listed_or(kind: _Kind) -> _Kind:
 def _parameters(function: str, name: str, value: Any) -> None:
     """Checks the rotary parameters, or those of each layer type."""
     check_names(function, name, value)
-    own = {key: each for key, each in value.items() if not isinstance(each, Mapping)}
+    own = {key: entry for key, entry in value.items() if not isinstance(entry, Mapping)}
     _check(function, own, PARAMETERS, name)
-    nested = {key: each for key, each in value.items() if isinstance(each, Mapping)}
+    nested = {key: entry for key, entry in value.items() if isinstance(entry, Mapping)}
     _check_shape(function, name, own, nested)
     if len(nested) > KIND_LIMIT:
         wrong_value(function, name, f"at most {KIND_LIMIT} layer types", len(nested))
-    for key, each in nested.items():
+    for key, entry in nested.items():
         if key in PARAMETERS:
-            _check(function, {key: each}, PARAMETERS, name)
+            _check(function, {key: entry}, PARAMETERS, name)
         _text()(function, name, key)
-        check_names(function, name, each)
-        _check(function, each, PARAMETERS, entry_name(name, key))
+        check_names(function, name, entry)
+        _check(function, entry, PARAMETERS, entry_name(name, key))
 
 
 def _check_shape(
@@ -224,11 +224,11 @@ def check_entries(function: str, fields: Mapping[str, Any]) -> None:
     check_names(function, "config", fields)
     _check(function, fields, ENTRIES)
     today, older = (fields.get(key) or {} for key in ("rope_parameters", "rope_scaling"))
-    types = [named_type(each) for each in (today, older)]
+    types = [named_type(entry) for entry in (today, older)]
     if (
         today
         and types[1] != types[0] == "default"
-        and not any(isinstance(each, Mapping) for each in today.values())
+        and not any(isinstance(entry, Mapping) for entry in today.values())
     ):
         expected = "the rope_type of rope_parameters (default), which takes precedence"
         wrong_value(function, config_key("rope_scaling"), expected, types[1])

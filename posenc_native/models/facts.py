@@ -90,7 +90,7 @@ def model_facts() -> Mapping[str, ModelFacts]:
 
 
 def facts_of(model_type: str) -> ModelFacts:
-    """The row of a model, or the defaults for models without one."""
+    """The row of a model, or the defaults for models without a row."""
     return model_facts().get(model_type, _OF_OTHERS)
 
 

@@ -45,14 +45,14 @@ class ConfigFields:
         """The facts that the configuration leaves to the code of its model."""
         return facts_of(self.model_type)
 
-    def _given(self) -> Mapping[str, Any]:
+    def _rope_parameters(self) -> Mapping[str, Any]:
         """The rotary parameters as the configuration has them, flat or by layer type."""
-        return first_given(self.fields, "rope_parameters", "rope_scaling") or {}
+        return first_value(self.fields, "rope_parameters", "rope_scaling") or {}
 
     def _bases(self) -> tuple[Any, Any]:
         """The base that the configuration names, and the base of its sliding-window layers."""
-        base = first_given(self.fields, *BASES)
-        return base, first_given(self.fields, "rope_local_base_freq", "local_rope_theta")
+        base = first_value(self.fields, *BASES)
+        return base, first_value(self.fields, "rope_local_base_freq", "local_rope_theta")
 
     def _label(self, layer_type: str) -> str:
         """The entry of rope_parameters for a layer type."""
@@ -60,7 +60,7 @@ class ConfigFields:
 
     def _size(self, fields: Mapping[str, Any], *keys: str) -> int:
         """The first of these entries that exists, a number > 0."""
-        value = first_given(fields, *keys)
+        value = first_value(fields, *keys)
         if value is None:
             self._wrong(keys[0], "a number", "none (see transformers.AutoConfig)")
         result = arguments.size(self.function, config_key(keys[0]), value)
@@ -69,7 +69,7 @@ class ConfigFields:
         return result
 
     def _head_size(self, value: object) -> int:
-        """The width of a head, given or divided from other widths."""
+        """The width of a head, stated or divided from other widths."""
         head_dim = arguments.size(self.function, config_key("head_dim"), value)
         if not 2 <= head_dim <= HEAD_LIMIT:
             self._wrong_head(f"2 dims or more, at most {HEAD_LIMIT}", head_dim)
@@ -83,8 +83,8 @@ class ConfigFields:
             for key in [next((key for key in keys if self.fields.get(key) is not None), None)]
             if key is not None and isinstance(self.fields[key], int)
         ]
-        given = first_given(self.fields, *HEAD_WIDTHS, "qk_rope_head_dim")
-        if given is None and len(sizes) == 2:
+        named = first_value(self.fields, *HEAD_WIDTHS, "qk_rope_head_dim")
+        if named is None and len(sizes) == 2:
             (width, dims), (heads, count) = sizes
             if count > 0 and dims // count == head_dim:
                 expected = f"{expected} as the width of a head, {width} // {heads}"
@@ -107,10 +107,10 @@ class ConfigFields:
         """The name of an entry in errors: the entry with this value, else the first of its name."""
         places = {config_key(key): self.fields}
         for name in ("rope_parameters", "rope_scaling"):
-            given = self.fields.get(name)
-            if isinstance(given, Mapping):
-                places[entry_name(config_key(name), key)] = given
-                for label, entry in by_layer_type(given).items():
+            parameters = self.fields.get(name)
+            if isinstance(parameters, Mapping):
+                places[entry_name(config_key(name), key)] = parameters
+                for label, entry in by_layer_type(parameters).items():
                     places[entry_name(entry_name(config_key(name), label), key)] = entry
         named = [name for name, entries in places.items() if entries.get(key) is not None]
         same = [name for name in named if places[name][key] is value]
@@ -157,6 +157,6 @@ def by_layer_type(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in parameters.items() if isinstance(value, Mapping)}
 
 
-def first_given(fields: Mapping[str, Any], *keys: str) -> Any:
+def first_value(fields: Mapping[str, Any], *keys: str) -> Any:
     """The first of these entries that exists and is not None."""
     return next((fields[key] for key in keys if fields.get(key) is not None), None)

@@ -29,7 +29,7 @@ _KINDS = {list: "a list", str: "a text", bool: "true or false", type(None): "nul
 
 
 def read_configuration(path: str | os.PathLike[str], function: str) -> dict[str, Any]:
-    """The content of a config.json, given the file or its folder; ValueError for invalid JSON.
+    """The content of a config.json, from the file or its folder; ValueError for invalid JSON.
 
     If a mapping has a name twice with two values, it is refused, because readers would disagree on
     which one counts. NaN and Infinity are read, since published configurations have them; code that
@@ -37,7 +37,7 @@ def read_configuration(path: str | os.PathLike[str], function: str) -> dict[str,
     skipped.
 
     Raises:
-        ValueError, TypeError: not a JSON object, or one beyond the limits above.
+        ValueError, TypeError: not a JSON object, or an object beyond the limits above.
         OSError: a file that does not exist or cannot be read; its strerror says more than the
             system's if the path looks like a name on a hub, or is a folder without the file.
     """
@@ -47,16 +47,16 @@ def read_configuration(path: str | os.PathLike[str], function: str) -> dict[str,
     def wrong(expected: str, got: str, hint: str = "") -> NoReturn:
         arguments.wrong_value(function, "config", expected, got, hint)
 
-    given = os.fspath(path)
+    text = os.fspath(path)
     path = Path(path)
     try:
         file = path / "config.json" if path.is_dir() else path
         content = _content(file)
     except FileNotFoundError as error:
-        said = _what_is_missing(given, path, error.strerror or "no such file")
-        raise FileNotFoundError(error.errno, said, given) from None
+        said = _what_is_missing(text, path, error.strerror or "no such file")
+        raise FileNotFoundError(error.errno, said, text) from None
     except IsADirectoryError as error:
-        raise IsADirectoryError(error.errno, "its config.json is a folder", given) from None
+        raise IsADirectoryError(error.errno, "its config.json is a folder", text) from None
     if content is None:
         wrong("a file, or a pipe with a writer", "a pipe without data")
     if content.startswith(b"GGUF"):
@@ -71,16 +71,16 @@ def read_configuration(path: str | os.PathLike[str], function: str) -> dict[str,
         wrong("UTF-8 text", "UTF-16 or UTF-32, by its byte order mark")
 
     def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
+        entries = dict(pairs)
+        if len(entries) < len(pairs):
             for key, value in pairs:
-                if value != found[key]:
+                if value != entries[key]:
                     wrong("each name once", f"{key!r} twice, with different values")
-        return found
+        return entries
 
     levels = f"JSON of at most {MOST_LEVELS} levels"
     try:
-        found = json.loads(content.decode("utf-8-sig"), object_pairs_hook=mapping)
+        entries = json.loads(content.decode("utf-8-sig"), object_pairs_hook=mapping)
     except UnicodeDecodeError as error:
         wrong("UTF-8 text", f"{error.reason} at {error.start}")
     except RecursionError:
@@ -92,12 +92,12 @@ def read_configuration(path: str | os.PathLike[str], function: str) -> dict[str,
             raise
         # From int: Python reads no number of thousands of digits.
         wrong("numbers of at most 4300 digits", "a longer one")
-    if _is_deeper(found, MOST_LEVELS):
+    if _is_deeper(entries, MOST_LEVELS):
         wrong(levels, "more")
-    if not isinstance(found, dict):
-        got = _KINDS.get(type(found), "a number")
+    if not isinstance(entries, dict):
+        got = _KINDS.get(type(entries), "a number")
         arguments.wrong_type(function, "config", "a JSON object, {...}", got)
-    return found
+    return entries
 
 
 def _content(path: Path) -> bytes | None:
@@ -125,17 +125,17 @@ def _content(path: Path) -> bytes | None:
     return content
 
 
-def _what_is_missing(given: str, path: Path, said: str) -> str:
+def _what_is_missing(text: str, path: Path, said: str) -> str:
     """Advice about a path that does not exist."""
     if path.is_dir():
         return "the folder has no config.json"
-    found = _HUB_NAME.fullmatch(given)
-    if found is None or path.suffix == ".json":
+    match = _HUB_NAME.fullmatch(text)
+    if match is None or path.suffix == ".json":
         return said
     from difflib import get_close_matches
     from fnmatch import fnmatch
 
-    name = found["name"]
+    name = match["name"]
     if near := get_close_matches(name.lower(), rotary_presets(), n=1, cutoff=0.8):
         return f"{said}; did you mean the preset {near[0]!r}?"
     like = [
@@ -154,9 +154,9 @@ def _is_deeper(value: Any, levels: int) -> bool:
     """Whether mappings and lists are nested deeper than this; without recursion, on purpose."""
     inside = [value]
     for _ in range(levels + 1):
-        containers = [each for each in inside if isinstance(each, (dict, list))]
+        containers = [item for item in inside if isinstance(item, (dict, list))]
         if not containers:
             return False
-        entries = (each.values() if isinstance(each, dict) else each for each in containers)
-        inside = [each for of_one in entries for each in of_one]
+        entries = (item.values() if isinstance(item, dict) else item for item in containers)
+        inside = [item for items in entries for item in items]
     return True

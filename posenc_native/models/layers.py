@@ -11,12 +11,12 @@ from posenc_native.base import arguments
 
 from .entries import check_plain, config_key
 from .facts import ModelFacts, facts_of
-from .fields import ConfigFields, first_given, read_fields
+from .fields import ConfigFields, first_value, read_fields
 
 _Read = TypeVar("_Read", bound="ConfigLayers")
 
 # Entries that say for each layer whether it rotates.
-_ONE_BY_ONE = ("no_rope_layers", "layer_rope_theta")
+_LISTS_BY_LAYER = ("no_rope_layers", "layer_rope_theta")
 
 # The layer types behind the compress_ratios of older DeepSeek-V4 configurations.
 _TYPES_OF_COMPRESS_RATIOS = {
@@ -73,18 +73,18 @@ class ConfigLayers(ConfigFields):
             "layer_types": self.layer_types,
             "layer_rope_theta": self.fields.get("layer_rope_theta"),
         }
-        for key, each in lists.items():
-            if each and len(each) < (self.layer_count or 0):
-                self._wrong(key, f"an entry for each of {self.layer_count} layers", len(each))
+        for key, values in lists.items():
+            if values and len(values) < (self.layer_count or 0):
+                self._wrong(key, f"an entry for each of {self.layer_count} layers", len(values))
 
     @property
     def layer_count(self) -> int | None:
         """Number of layers; None if the configuration does not say."""
-        given = first_given(self.fields, "num_hidden_layers", "n_layer", "n_layers", "num_layers")
-        if given is not None and not isinstance(given, list):
-            return int(given)
-        each = self.layer_types or first_given(self.fields, *_ONE_BY_ONE)
-        return (len(each) or None) if isinstance(each, (list, tuple)) else None
+        count = first_value(self.fields, "num_hidden_layers", "n_layer", "n_layers", "num_layers")
+        if count is not None and not isinstance(count, list):
+            return int(count)
+        per_layer = self.layer_types or first_value(self.fields, *_LISTS_BY_LAYER)
+        return (len(per_layer) or None) if isinstance(per_layer, (list, tuple)) else None
 
     def nope_layers(self) -> tuple[int, ...]:
         """Attention layers without rotary encoding; ValueError if their indices are unknown."""
@@ -122,7 +122,7 @@ class ConfigLayers(ConfigFields):
         every = self._interval_without()
         if every:
             return {None: every} if self.layer_count is None else {}
-        entries = self._given() or self.facts.defaults or {}
+        entries = self._rope_parameters() or self.facts.defaults or {}
         types = ("full_attention", *(key for key in entries if key.endswith("_attention")))
         period = _period(self.fields, self.facts)
         return {
@@ -176,8 +176,8 @@ class ConfigLayers(ConfigFields):
 
     def _type_is_without(self, layer_type: str) -> bool:
         """Whether no layer of this type has a rotary encoding, judged by the type alone."""
-        given = first_given(self.fields, "rope_parameters", "rope_scaling")
-        entries = given if given else self.facts.defaults or {}
+        parameters = first_value(self.fields, "rope_parameters", "rope_scaling")
+        entries = parameters if parameters else self.facts.defaults or {}
         if isinstance(entries, Mapping) and self._label(layer_type) in entries:
             return entries[self._label(layer_type)] is None
         if layer_type == "sliding_attention":
@@ -188,12 +188,12 @@ class ConfigLayers(ConfigFields):
         return nope == "always"
 
     def _every_nth_without(self) -> set[int]:
-        """Layers that the configuration lists one by one, or that a rule of the model gives."""
+        """Layers that the configuration lists, or that a rule of the model gives."""
         count = self.layer_count or 0
-        for key in _ONE_BY_ONE:
-            given = self.fields.get(key)
-            if given:
-                return {layer for layer, value in enumerate(given) if not value}
+        for key in _LISTS_BY_LAYER:
+            flags = self.fields.get(key)
+            if flags:
+                return {layer for layer, value in enumerate(flags) if not value}
         every = self._interval_without()
         if every < 0:
             return {layer for layer in range(count) if (count - 1 - layer) % -every == 0}
@@ -202,7 +202,7 @@ class ConfigLayers(ConfigFields):
     def _interval_without(self) -> int:
         """The fact nope_every, or the interval that the configuration gives instead."""
         every = self.facts.nope_every
-        if any(self.fields.get(key) for key in _ONE_BY_ONE):
+        if any(self.fields.get(key) for key in _LISTS_BY_LAYER):
             return 0
         if every <= 0:
             return every
@@ -220,10 +220,10 @@ class ConfigLayers(ConfigFields):
 
 
 def _layer_types(fields: Mapping[str, Any], facts: ModelFacts) -> tuple[str, ...]:
-    """The type of each layer, as given or by the period of the model."""
-    given = fields.get("layer_types")
-    if given:
-        return tuple(map(str, given))
+    """The type of each layer, as listed or by the period of the model."""
+    types = fields.get("layer_types")
+    if types:
+        return tuple(map(str, types))
     ratios = fields.get("compress_ratios")
     if ratios and all(ratio in _TYPES_OF_COMPRESS_RATIOS for ratio in ratios):
         types = [_TYPES_OF_COMPRESS_RATIOS[ratio] for ratio in ratios]
@@ -254,9 +254,9 @@ def _period(fields: Mapping[str, Any], facts: ModelFacts) -> Any:
     keys = ["sliding_window_pattern", "global_attn_every_n_layers"]
     if facts.others_linear:
         keys = ["full_attention_interval"]
-    given = first_given(fields, *keys)
+    period = first_value(fields, *keys)
     known = facts.full_attention_every
-    return known if given is None else given or known or 1
+    return known if period is None else period or known or 1
 
 
 def has_attention(layer_type: str) -> bool:

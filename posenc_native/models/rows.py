@@ -23,5 +23,5 @@ def rows(table: str, beside: str = __file__) -> dict[str, dict[str, Any]]:
 
 def _with_tuples(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _with_tuples(each) for key, each in value.items()}
+        return {key: _with_tuples(item) for key, item in value.items()}
     return tuple(map(_with_tuples, value)) if isinstance(value, list) else value

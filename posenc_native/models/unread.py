@@ -44,12 +44,12 @@ class UnreadEntry(NamedTuple):
 
 def unread_entries(model: Configuration) -> tuple[UnreadEntry, ...]:
     """The unread entries, at most 32, in the order of the configuration."""
-    found: list[UnreadEntry] = []
+    unread: list[UnreadEntry] = []
     for entry in (*_at_the_top(model), *_parameters(model)):
-        if len(found) == _MOST:
+        if len(unread) == _MOST:
             break
-        found.append(entry)
-    return tuple(found)
+        unread.append(entry)
+    return tuple(unread)
 
 
 def _at_the_top(model: Configuration) -> Iterator[UnreadEntry]:
@@ -60,7 +60,7 @@ def _at_the_top(model: Configuration) -> Iterator[UnreadEntry]:
     for key in model.fields:
         if key in known or len(key) > NAME_LIMIT:
             continue
-        near = next((each for each in missing if _is_misspelt(key, each)), "")
+        near = next((name for name in missing if _is_misspelt(key, name)), "")
         if not near and _OUR_WORDS.search(key):
             near = _nearest(key, known)
         elif not near:
@@ -73,9 +73,9 @@ def _at_the_top(model: Configuration) -> Iterator[UnreadEntry]:
 
 def _parameters(model: Configuration) -> Iterator[UnreadEntry]:
     name = "rope_parameters" if model.fields.get("rope_parameters") else "rope_scaling"
-    given = model.fields.get(name) or {}
-    nested = by_layer_type(given)
-    for label, entry in {"": given, **nested}.items():
+    parameters = model.fields.get(name) or {}
+    nested = by_layer_type(parameters)
+    for label, entry in {"": parameters, **nested}.items():
         if label == "" and nested:
             continue
         rope_type = named_rope_type(entry)
@@ -91,10 +91,12 @@ def _parameters(model: Configuration) -> Iterator[UnreadEntry]:
             if key in PARAMETERS:
                 yield UnreadEntry(here, why=f"rope_type {rope_type} has no such parameter")
             else:
-                yield UnreadEntry(here, _nearest(key, [each for each in read if each not in entry]))
+                yield UnreadEntry(
+                    here, _nearest(key, [known for known in read if known not in entry])
+                )
     if nested:
-        for key in given:
-            if key not in nested and key != "rope_type" and given[key] is not None:
+        for key in parameters:
+            if key not in nested and key != "rope_type" and parameters[key] is not None:
                 yield UnreadEntry(f"config[{name!r}][{key!r}]", why="layer types have their own")
 
 

@@ -1,9 +1,9 @@
 """Weights of queries and keys: convert them between pairings, and find out which pairing they have.
 
-A model whose rotation pairs dims i and i + P gives the same scores as one that pairs 2i and 2i + 1,
-once the rows that make these dims are exchanged in both projections. Checkpoints exist in both
-orders: Llama as published is interleaved, in Hugging Face's form it is half-split. A model that
-runs with the wrong pairing raises no error; its results are just bad.
+A model whose rotation pairs dims i and i + P gives the same scores as a model that pairs 2i and
+2i + 1, once the rows that make these dims are exchanged in both projections. Checkpoints exist in
+both orders: Llama as published is interleaved, in Hugging Face's form it is half-split. A model
+that runs with the wrong pairing raises no error; its results are just bad.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def permute_qk(
         head_dim: dims of one head.
         to: the target pairing: "half", "interleaved" or an even block size, as in
             `posenc_native.apply_rotary`.
-        source: the current pairing; None for the other one of "half" and "interleaved".
+        source: the current pairing; None for the other of "half" and "interleaved".
         rotary_dim: how many dims are rotated, even; None for those from `rotary_start` on.
         rotary_start: first rotated dim; the others stay where they are.
         axis: the axis of head dims.
@@ -185,18 +185,18 @@ def permute_state_dict(
     if isinstance(names, str):
         names = (names,)
     rules = names if isinstance(names, Mapping) else {pattern: {} for pattern in names}
-    result, found = dict(state), False
+    result, matched = dict(state), False
     for name, weight in state.items():
         rule = next((rules[pattern] for pattern in rules if re.search(pattern, name)), None)
         if rule is None:
             continue
-        found = True
-        given = {"head_dim": head_dim, "to": to, **options, **rule}
+        matched = True
+        keywords = {"head_dim": head_dim, "to": to, **options, **rule}
         try:
-            result[name] = permute_qk(weight, **given)
+            result[name] = permute_qk(weight, **keywords)
         except (ValueError, TypeError) as error:
             raise type(error)(f"{function}: {name}: {error}") from None
-    if not found:
+    if not matched:
         wrong_value(function, "names", "patterns that match the name of an entry", list(rules))
     return result
 
@@ -235,14 +235,14 @@ def expected_pairing(
             question: a model, or queries and keys of one layer, for more than one token.
         reference: the correct result, from a run of the original: an array or tensor of the same
             shape.
-        pairings: the ones to try, at least two: a small error alone decides nothing.
+        pairings: the pairings to try, at least two: a small error alone decides nothing.
         tolerance: largest relative error of a result that counts as right. Increase it for coarsely
             quantized weights, whose results are off.
 
     Returns:
         `PairingEvidence`, with the relative error of each: the root of the mean squared difference
-        divided by that of the reference. The best one is the answer if it is within the tolerance
-        and the error of the next is four times as large.
+        divided by that of the reference. The best pairing is the answer if it is within the
+        tolerance and the error of the next is four times as large.
 
     Raises:
         ValueError: results of another shape than the reference, a reference of zeros, fewer than

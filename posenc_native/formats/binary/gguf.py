@@ -89,7 +89,7 @@ def described(
     own = {key.removeprefix(f"{name}."): value for key, value in entries.items()
            if key.startswith(f"{name}.")}  # fmt: skip
     model = _Model(Settings(function, own, name), known[name], name, factors)
-    groups = grouped(model.given, model.layer_count, model.layer)
+    groups = grouped(model.settings, model.layer_count, model.layer)
     if all(group.arguments is None for group in groups):
         got = f"{name}, which does not rotate in llama.cpp"
         top.wrong("general.architecture", "an architecture with rotary encoding", got)
@@ -102,15 +102,15 @@ def described(
         model_type=name,
         groups=groups,
         layer_count=model.layer_count,
-        length=model.given.length("context_length"),
+        length=model.settings.length("context_length"),
         nope_layers=without_rotation(groups),
         words={
             **words(name),
-            "scaling": source_of_scaling(model.given, name, model.row, groups),
+            "scaling": source_of_scaling(model.settings, name, model.row, groups),
             "inv_freq": model.source_of_frequencies,
         },
-        unknown=tuple(unknown(model.given, model.row)),
-        remarks=tuple(remarks(model.given, name, model.row, unread, parts)),
+        unknown=tuple(unknown(model.settings, model.row)),
+        remarks=tuple(remarks(model.settings, name, model.row, unread, parts)),
         latent=model.row.get("latent", False),
         corrects_softmax=any(group.softmax_correction != 1 for group in groups),
         permuted_by="llama.cpp's convert_hf_to_gguf.py" if model.row.get("permuted") else "",
@@ -119,22 +119,22 @@ def described(
 
 
 class _Model:
-    """One architecture with the numbers of one file."""
+    """An architecture with the numbers of a file."""
 
     def __init__(
         self,
-        given: Settings,
+        settings: Settings,
         row: Mapping[str, Any],
         name: str,
         factors: Mapping[str, npt.NDArray[np.float64]],
     ) -> None:
-        self.given, self.row, self.name, self.factors = given, row, name, factors
+        self.settings, self.row, self.name, self.factors = settings, row, name, factors
         self.factors_read: set[str] = set()
         self.source_of_frequencies = "rope_freqs.weight"
-        blocks = given.layers("block_count")
-        extra = given.count("nextn_predict_layers", 0) if given["nextn_predict_layers"] else 0
+        blocks = settings.layers("block_count")
+        extra = settings.count("nextn_predict_layers", 0) if settings["nextn_predict_layers"] else 0
         if extra >= blocks:
-            given.wrong("nextn_predict_layers", f"a number below block_count = {blocks}", extra)
+            settings.wrong("nextn_predict_layers", f"a number below block_count = {blocks}", extra)
         self.blocks, self.layer_count = blocks, blocks - extra
         self.kv_heads = self._by_layer("attention.head_count_kv")
         self._by_layer("attention.head_count")
@@ -145,7 +145,7 @@ class _Model:
         if row.get("mrope_by_sections") and min(self.sections[:2]) > 0:
             self.rope = "mrope"
         self.rotates = self.rope != "none" and row.get("layers") in (None, blocks)
-        if row.get("nope_unless_finetuned") and not given.flag("rope.scaling.finetuned", True):
+        if row.get("nope_unless_finetuned") and not settings.flag("rope.scaling.finetuned", True):
             self.rotates = False
 
     # Layers
@@ -174,21 +174,21 @@ class _Model:
         recurrent = self._by_layer("attention.recurrent_layers")
         if recurrent is not None:
             return not recurrent[i]
-        every = self.given.count("full_attention_interval", int(rule))
+        every = self.settings.count("full_attention_interval", int(rule))
         return (i + 1) % every == 0
 
     def _is_without(self, i: int) -> bool:
         rule = self.row.get("nope")
         if rule == "every 4th":
-            if self.name == "llama4" and self.given["attention.sliding_window"] == 0:
+            if self.name == "llama4" and self.settings["attention.sliding_window"] == 0:
                 return (i + 1) % self.layer_count == 0
             return (i + 1) % 4 == 0
         if rule == "every 4th from 0":
             return any(self.sliding) and i % 4 == 0
         if rule == "full_attention":
             dense = 0
-            if self.name == "cohere2moe" and self.given["leading_dense_block_count"]:
-                dense = self.given.layers("leading_dense_block_count")
+            if self.name == "cohere2moe" and self.settings["leading_dense_block_count"]:
+                dense = self.settings.layers("leading_dense_block_count")
             return self.slides and not self.sliding[i] and i >= dense
         if rule == "rope_pattern":
             pattern = self._by_layer("attention.rope_pattern")
@@ -197,7 +197,7 @@ class _Model:
 
     def _slides(self) -> bool:
         """Whether any layer may slide."""
-        size = self.given["attention.sliding_window"]
+        size = self.settings["attention.sliding_window"]
         when = {
             "always": True,
             "window": bool(size),
@@ -211,17 +211,17 @@ class _Model:
             return [False] * self.layer_count
         window = self.row["window"]
         key = "attention.sliding_window_pattern"
-        pattern, every = self.given[key], window.get("every")
+        pattern, every = self.settings[key], window.get("every")
         if isinstance(pattern, (list, tuple)):
             if not self.layer_count <= len(pattern) <= LAYER_LIMIT:
-                self.given.wrong(
+                self.settings.wrong(
                     key, f"an entry for each of {self.layer_count} layers", len(pattern)
                 )
-            return [bool(each) for each in pattern[: self.layer_count]]
+            return [bool(slides) for slides in pattern[: self.layer_count]]
         if pattern is not None:
-            every = self.given.count(key)
+            every = self.settings.count(key)
         if every is None:
-            self.given.wrong(key, f"an entry for each of {self.layer_count} layers", "none")
+            self.settings.wrong(key, f"an entry for each of {self.layer_count} layers", "none")
         if every == 0:
             return [True] * self.layer_count
         if window.get("full_first"):
@@ -229,26 +229,26 @@ class _Model:
         return [i % every < every - 1 for i in range(self.layer_count)]
 
     def _by_layer(self, key: str) -> list[int] | None:
-        value = self.given[key]
+        value = self.settings[key]
         if not isinstance(value, (list, tuple)):
             return None
         if not self.blocks <= len(value) <= LAYER_LIMIT:
-            self.given.wrong(key, f"an entry for each of {self.blocks} layers", len(value))
-        if not all(isinstance(each, int) for each in value):
-            self.given.wrong(key, "ints", "other values")
-        return [int(each) for each in value]
+            self.settings.wrong(key, f"an entry for each of {self.blocks} layers", len(value))
+        if not all(isinstance(number, int) for number in value):
+            self.settings.wrong(key, "ints", "other values")
+        return [int(number) for number in value]
 
     def _sections(self) -> list[int]:
         key = "rope.dimension_sections"
-        value = self.given[key]
+        value = self.settings[key]
         if value is None:
             return [0] * 4
         if not isinstance(value, (list, tuple)):
-            return [self.given.count(key, most=HEAD_LIMIT)] * 4
-        found = [int(each) for each in self.given.numbers(key, 4, 4)]
-        if any(not 0 <= each <= HEAD_LIMIT for each in found):
-            self.given.wrong(key, f"numbers in 0 .. {HEAD_LIMIT}", found)
-        return found
+            return [self.settings.count(key, most=HEAD_LIMIT)] * 4
+        sections = [int(pairs) for pairs in self.settings.numbers(key, 4, 4)]
+        if any(not 0 <= pairs <= HEAD_LIMIT for pairs in sections):
+            self.settings.wrong(key, f"numbers in 0 .. {HEAD_LIMIT}", sections)
+        return sections
 
     # Rotation
 
@@ -282,63 +282,63 @@ class _Model:
         return result, correction, base
 
     def _head_dim(self, kind: str) -> int:
-        given = self.given
-        if kind == "sliding" and "attention.key_length_swa" in given:
-            return given.heads("attention.key_length_swa")
-        if "attention.key_length" in given:
-            return given.heads("attention.key_length")
-        heads = given["attention.head_count"]
+        settings = self.settings
+        if kind == "sliding" and "attention.key_length_swa" in settings:
+            return settings.heads("attention.key_length_swa")
+        if "attention.key_length" in settings:
+            return settings.heads("attention.key_length")
+        heads = settings["attention.head_count"]
         first = heads[0] if isinstance(heads, (list, tuple)) and heads else heads
-        one = Settings(given.function, {"attention.head_count": first}, given.place)
-        width = given.count("embedding_length") // one.count("attention.head_count")
+        first_layer = Settings(settings.function, {"attention.head_count": first}, settings.place)
+        width = settings.count("embedding_length") // first_layer.count("attention.head_count")
         if not 2 <= width <= HEAD_LIMIT:
-            given.wrong("attention.key_length", f"2 to {HEAD_LIMIT} dims", width)
+            settings.wrong("attention.key_length", f"2 to {HEAD_LIMIT} dims", width)
         return width
 
     def _rotary_dim(self, head_dim: int, kind: str) -> int:
         key = "rope.dimension_count"
         if "fixed_base" in self.row:
-            return check_share(self.given, "attention.key_length", head_dim, head_dim)
-        found = self.given.count(key, self._head_dim("full"), HEAD_LIMIT)
+            return check_share(self.settings, "attention.key_length", head_dim, head_dim)
+        rotary_dim = self.settings.count(key, self._head_dim("full"), HEAD_LIMIT)
         if self.row.get("halved_full") and kind == "full":
-            found //= 2
+            rotary_dim //= 2
         by_type = self.row.get("rotary_dim_by_type")
-        if kind == "sliding" and by_type and "rope.dimension_count_swa" in self.given:
+        if kind == "sliding" and by_type and "rope.dimension_count_swa" in self.settings:
             key = "rope.dimension_count_swa"
-            found = self.given.count(key, most=HEAD_LIMIT)
+            rotary_dim = self.settings.count(key, most=HEAD_LIMIT)
         if self.row.get("latent"):
-            head_dim = max(head_dim, found)
-        return check_share(self.given, key, found, head_dim)
+            head_dim = max(head_dim, rotary_dim)
+        return check_share(self.settings, key, rotary_dim, head_dim)
 
     def _base(self, window: Mapping[str, Any], kind: str) -> float:
-        given = self.given
+        settings = self.settings
         if "fixed_base" in self.row:
             return float(self.row["fixed_base"])
-        base = given.positive("rope.freq_base", 10000.0)
+        base = settings.positive("rope.freq_base", 10000.0)
         if kind == "compressed":
-            return given.positive("attention.compress_rope_freq_base")
+            return settings.positive("attention.compress_rope_freq_base")
         if window.get("base") == "own":
-            return given.positive("rope.freq_base_swa", window.get("base_default", base))
-        alpha = given.number("rope.scaling.alpha", 0.0) if self.row.get("reads_alpha") else 0.0
+            return settings.positive("rope.freq_base_swa", window.get("base_default", base))
+        alpha = settings.number("rope.scaling.alpha", 0.0) if self.row.get("reads_alpha") else 0.0
         if alpha > 0:
             dim = self._head_dim("full")
             base *= float(alpha ** (dim / (dim - 2))) if dim > 2 else 1.0
             if not base < math.inf:
-                given.wrong("rope.scaling.alpha", "a number that leaves a finite base", alpha)
+                settings.wrong("rope.scaling.alpha", "a number that leaves a finite base", alpha)
         return base
 
     def _scaling(self, scaled: bool) -> tuple[dict[str, Any] | None, float, float]:
         """The scaling, the factor of cosine and sine, and the factor of the softmax scale."""
-        given, row = self.given, self.row
+        settings, row = self.settings, self.row
         if "fixed_base" in row:
             return None, 1.0, 1.0
-        magnitude = given.positive("rope.scaling.attn_factor", 1.0)
+        magnitude = settings.positive("rope.scaling.attn_factor", 1.0)
         kinds = ("none", "linear", "yarn", "longrope")
-        kind = given.one_of("rope.scaling.type", kinds, "linear")
-        key = "rope.scaling.factor" if "rope.scaling.factor" in given else "rope.scale_linear"
-        factor = given.number(key, 0.0) or 1.0
+        kind = settings.one_of("rope.scaling.type", kinds, "linear")
+        key = "rope.scaling.factor" if "rope.scaling.factor" in settings else "rope.scale_linear"
+        factor = settings.number(key, 0.0) or 1.0
         if factor < 0:
-            given.wrong(key, "a number >= 0", factor)
+            settings.wrong(key, "a number >= 0", factor)
         if kind == "none":
             factor = 1.0
         if row.get("reads_betas") == "all":
@@ -347,7 +347,7 @@ class _Model:
         # llama.cpp divides by YaRN's multiplier; softmax scales multiply by it again.
         taken_out = 1 + 0.1 * math.log(factor)
         if taken_out <= 0 and (kind == "yarn" or row.get("corrects")):
-            given.wrong(key, "a number above e^-10", factor)
+            settings.wrong(key, "a number above e^-10", factor)
         spread = yarn_magnitude(self.name, factor, weight) if kind == "yarn" else taken_out
         correction = 1.0
         if row.get("corrects"):
@@ -359,7 +359,7 @@ class _Model:
             return None, magnitude * spread / taken_out, correction
         trained = self._trained_length()
         scaling = yarn_words(row).read(
-            given, factor=factor, original_max_position_embeddings=trained
+            settings, factor=factor, original_max_position_embeddings=trained
         )
         return scaling, magnitude * spread, correction
 
@@ -368,35 +368,35 @@ class _Model:
         if "log_multiplier" not in self.row:
             return 0.0
         key = "rope.scaling.yarn_log_multiplier"
-        found = self.given.number(key, 0.0)
-        if not 0 <= found <= _MOST_WEIGHT:
-            self.given.wrong(key, f"a number in 0 .. {_MOST_WEIGHT:.0f}", found)
-        return float(np.float32(found * self.row["log_multiplier"]))
+        multiplier = self.settings.number(key, 0.0)
+        if not 0 <= multiplier <= _MOST_WEIGHT:
+            self.settings.wrong(key, f"a number in 0 .. {_MOST_WEIGHT:.0f}", multiplier)
+        return float(np.float32(multiplier * self.row["log_multiplier"]))
 
     def _extrapolates(self, kind: str, magnitude: float) -> tuple[str, float]:
         """Whether it is YaRN, and the magnitude, by a key that overrides the type."""
         key = "rope.scaling.yarn_ext_factor"
-        share = self.given.number(key, -1.0)
+        share = self.settings.number(key, -1.0)
         if share > 0 and share != 1:
-            self.given.wrong(key, "0, 1 or less than 0", share)
+            self.settings.wrong(key, "0, 1 or less than 0", share)
         if share >= 0:
             kind = "yarn" if share == 1 else "linear"
         if kind != "yarn":
-            magnitude *= self.given.positive("rope.scaling.yarn_attn_factor", 1.0)
+            magnitude *= self.settings.positive("rope.scaling.yarn_attn_factor", 1.0)
         return kind, magnitude
 
     def _trained_length(self) -> int:
-        found = self.given.length("rope.scaling.original_context_length", "context_length")
-        if found is None:
-            self.given.wrong("context_length", "a number of positions", "none")
-        return found
+        length = self.settings.length("rope.scaling.original_context_length", "context_length")
+        if length is None:
+            self.settings.wrong("context_length", "a number of positions", "none")
+        return length
 
     def _axis_map(self, pairs: int) -> npt.NDArray[np.int64] | None:
         if self.rope not in ("mrope", "imrope"):
             return None
         sections, whole = self.sections, sum(self.sections)
         if whole == 0:
-            self.given.wrong("rope.dimension_sections", "numbers of pairs by axis", "none")
+            self.settings.wrong("rope.dimension_sections", "numbers of pairs by axis", "none")
         if self.rope == "mrope" and whole == pairs and sections[3] == 0:
             return mrope_axis_map(sections[:3], order="sectioned")
         # As in ggml: a pair that no axis takes gets the fourth axis.
@@ -415,7 +415,7 @@ class _Model:
         row, factors = self.row, self.factors
         long_rule = row.get("long_factors")
         by_length = long_rule == "always" or (
-            long_rule == "longrope" and self.given["rope.scaling.type"] == "longrope"
+            long_rule == "longrope" and self.settings["rope.scaling.type"] == "longrope"
         )
         for_all = row.get("rope_freqs")
         if "rope_freqs" in factors and for_all and not (by_length and long_rule == "longrope"):
@@ -429,19 +429,19 @@ class _Model:
 
     def _checked(self, name: str, pairs: int) -> npt.NDArray[np.float64]:
         self.factors_read.add(name)
-        found = self.factors[name][:pairs]
-        if len(found) < pairs:
-            self.given.wrong(f"{name}.weight", f"{pairs} factors, one per pair", len(found))
-        if not (np.isfinite(found).all() and (found > 0).all()):
-            self.given.wrong(f"{name}.weight", "finite factors > 0", "other values")
-        return found
+        factors = self.factors[name][:pairs]
+        if len(factors) < pairs:
+            self.settings.wrong(f"{name}.weight", f"{pairs} factors, one per pair", len(factors))
+        if not (np.isfinite(factors).all() and (factors > 0).all()):
+            self.settings.wrong(f"{name}.weight", "finite factors > 0", "other values")
+        return factors
 
     def _divide(self, arguments: dict[str, Any], factors: Any) -> None:
         """Put factors into the arguments, as a scaling if one fits, otherwise as frequencies."""
         scaling = arguments["scaling"]
         if factors[0] == "long":
             if scaling is not None and scaling["rope_type"] == "yarn":
-                self.given.wrong(
+                self.settings.wrong(
                     "rope.scaling.type", "no YaRN together with factors by length", "'yarn'"
                 )
             by = 1.0 if scaling is None else scaling["factor"]
@@ -456,9 +456,9 @@ class _Model:
         plain = rounded_frequencies(arguments["rotary_dim"], arguments["base"])
         divided = np.where(factors[1] > _NEVER, 0.0, plain / factors[1])
         if scaling is None:
-            found = as_llama3(plain, divided, self.given.length("context_length"))
-            if found is not None:
-                arguments["scaling"] = found
+            llama3 = as_llama3(plain, divided, self.settings.length("context_length"))
+            if llama3 is not None:
+                arguments["scaling"] = llama3
                 return
         else:
             from posenc_native.spectra.scaling import rotary_frequencies

@@ -143,8 +143,8 @@ def _reader_class() -> Callable[[Path], Any]:
             for field in fields:
                 _, name, _, dims, kind, offset = field.parts
                 count = 1
-                for each in dims.tolist():
-                    count *= each
+                for dim in dims.tolist():
+                    count *= dim
                 place = int(start_offs) + int(offset[0]), int(kind[0]), count
                 self.places[str(bytes(name), encoding="utf-8")] = place
 

@@ -53,7 +53,7 @@ def yarn_magnitude(name: str, factor: float, weight: float) -> float:
 
 
 def source_of_scaling(
-    given: Settings, name: str, row: Mapping[str, Any], groups: Iterable[LayerGroup]
+    settings: Settings, name: str, row: Mapping[str, Any], groups: Iterable[LayerGroup]
 ) -> str:
     """The key or tensors that the scaling comes from, or those that the file does not have."""
     scalings = [(group.arguments or {}).get("scaling") or {} for group in groups]
@@ -63,30 +63,30 @@ def source_of_scaling(
     if "longrope" in types:
         return "rope_factors_short.weight and rope_factors_long.weight"
     key = f"{name}.rope.scaling.type"
-    if "rope.scaling.type" in given:
+    if "rope.scaling.type" in settings:
         return key
     if "linear" in types:
-        factor = "scaling.factor" if "rope.scaling.factor" in given else "scale_linear"
+        factor = "scaling.factor" if "rope.scaling.factor" in settings else "scale_linear"
         return f"{name}.rope.{factor}"
     return f"no {key}" + (" and no rope_freqs.weight" if "rope_freqs" in row else "")
 
 
-def unknown(given: Settings, row: Mapping[str, Any]) -> list[Unknown]:
+def unknown(settings: Settings, row: Mapping[str, Any]) -> list[Unknown]:
     """The missing keys for which llama.cpp has a default."""
-    if "rope.freq_base" not in given and "fixed_base" not in row:
+    if "rope.freq_base" not in settings and "fixed_base" not in row:
         return [Unknown("base", "llama.cpp defaults to 10,000")]
     return []
 
 
 def remarks(
-    given: Settings, name: str, row: Mapping[str, Any], unread: Iterable[str], parts: int
+    settings: Settings, name: str, row: Mapping[str, Any], unread: Iterable[str], parts: int
 ) -> list[str]:
     """Remarks about a file; `unread` are its tensors of factors that have no effect."""
     said = []
     ignored = [
         key
         for key, taken in (("yarn_beta_fast", 32), ("yarn_beta_slow", 1))
-        if given[f"rope.scaling.{key}"] not in (None, taken) and not row.get("reads_betas")
+        if settings[f"rope.scaling.{key}"] not in (None, taken) and not row.get("reads_betas")
     ]
     if ignored:
         names = " and ".join(ignored)

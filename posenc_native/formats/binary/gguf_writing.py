@@ -76,7 +76,7 @@ def _write_rotation(
     has_base = "inv_freq" not in rotary._given
     base = rotary.base if has_base else 10000.0
     written.put(words(name), base=base)
-    known = {each.rope_type: each for each in (_LINEAR, _LONGROPE, yarn_words(row))}
+    known = {declared.rope_type: declared for declared in (_LINEAR, _LONGROPE, yarn_words(row))}
     if kind in known:
         entries = {"rope.scaling.type": kind, **written.scaling(rotary, known[kind])}
         written.entries |= {
@@ -116,7 +116,7 @@ def _write_rotation(
 def _write_window(
     sliding: Rotary, row: Mapping[str, Any], name: str, types: list[str], written: Written
 ) -> None:
-    """Write the rotation of layers with a sliding window, if it is another one."""
+    """Write the rotation of layers with a sliding window, which differs from the others'."""
     if row.get("window", {}).get("base") == "own" and "inv_freq" not in sliding._given:
         written.entries[f"{name}.rope.freq_base_swa"] = sliding.base
         written.lose("The scaling of the sliding layers.", when=sliding.scaling is not None)

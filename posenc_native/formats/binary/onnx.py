@@ -51,7 +51,7 @@ _MOST_CACHES = 1 << 10
 _MOST_SCALE = 1e3
 _MOST_APART = 0.1  # radians, between an angle and its prediction from earlier ones
 _FLOAT32 = 4e-7  # of frequencies that were computed in float32
-_MOST_SEARCHED = 1 << 28  # bytes, in the search for a second cache within one
+_MOST_SEARCHED = 1 << 28  # bytes of a tensor, in the search for a second cache in it
 _BASE = 10000.0  # assumed for LongRoPE's factors if nothing gives another base
 
 # The first cache input of operators with do_rotary.
@@ -88,14 +88,14 @@ class _Cache:
 def read_onnx(path: Path, source: str, function: str) -> Description:
     """The description of an ONNX file."""
     file = ONNX(path, function, _WANTED)
-    found = list(_rotations(file.nodes))
-    if not any(each.caches for each in found):
+    rotations = list(_rotations(file.nodes))
+    if not any(rotation.caches for rotation in rotations):
         inner = any(node.numbers.get("do_rotary") for node in file.nodes)
         got = "one whose Attention computes its own frequencies" if inner else "none"
         expected = "an operator that rotates from caches (RotaryEmbedding, GroupQueryAttention)"
         wrong_value(function, "graph", expected, got)
     reader = _Reader(file, function)
-    groups, unknown, length = reader.groups(found)
+    groups, unknown, length = reader.groups(rotations)
     return Description(
         source=source,
         format=TITLE,
@@ -139,8 +139,8 @@ def _rotations(nodes: list[Node]) -> Iterator[_Rotation]:
 
 
 def _layer_of(node: Node) -> int | None:
-    found = _LAYER.search(node.name)
-    return int(found[1]) if found and int(found[1]) < LAYER_LIMIT else None
+    match = _LAYER.search(node.name)
+    return int(match[1]) if match and int(match[1]) < LAYER_LIMIT else None
 
 
 class _Reader:
@@ -150,7 +150,7 @@ class _Reader:
         self.file, self.function = file, function
         self.makers = {name: node for node in file.nodes for name in node.outputs}
         self.named: dict[tuple[str, str], list[_Cache]] = {}
-        self.told: dict[Any, tuple[dict[str, Any], str]] = {}
+        self.recovered: dict[Any, tuple[dict[str, Any], str]] = {}
         self.error: dict[int, RoundingError] = {}
 
     def groups(
@@ -161,26 +161,27 @@ class _Reader:
         values: dict[Any, dict[str, Any] | None] = {}
         unknown, rows = [Unknown("layer_count"), Unknown("softmax_correction")], []
         for rotation in rotations:
-            key, given = None, None
+            key, arguments = None, None
             if rotation.caches is not None:
                 caches = self._caches(*rotation.caches)
                 key = (
                     rotation.interleaved,
                     rotation.rotary_dim or 2 * len(caches[0].inv_freq),
-                    *(each for cache in caches for each in cache.key),
+                    *(part for cache in caches for part in cache.key),
                 )
                 if key not in values and len(values) == KIND_LIMIT:
                     self._wrong(f"at most {KIND_LIMIT} rotations", "more")
-                given, base = self._arguments(rotation, caches)
+                arguments, base = self._arguments(rotation, caches)
                 rows.append(caches[0].rows)
                 unknown += [Unknown("head_dim")] if not rotation.whole else []
                 unknown += [Unknown("base", base)] if base else []
-            values.setdefault(key, given)
+            values.setdefault(key, arguments)
             numbers = members.setdefault(key, set())
             if rotation.layer is not None:
                 numbers.add(rotation.layer)
         groups = tuple(
-            LayerGroup(None, tuple(sorted(members[key])), given) for key, given in values.items()
+            LayerGroup(None, tuple(sorted(members[key])), arguments)
+            for key, arguments in values.items()
         )
         return groups, list(dict.fromkeys(unknown)), max(rows, default=None)
 
@@ -193,13 +194,15 @@ class _Reader:
             expected = f"twice the {pairs} columns of its caches"
             wrong_value(self.function, "rotary_embedding_dim", expected, rotary_dim)
         key = tuple(cache.key for cache in caches)
-        if key not in self.told:
-            self.told[key] = _told(long) if long is short else _told_by_length(long, short)
-            if "base" not in self.told[key][0] or long is not short:  # frequencies from the file
+        if key not in self.recovered:
+            by_length = long is not short
+            recovered = _recovered_by_length(long, short) if by_length else _recovered(long)
+            self.recovered[key] = recovered
+            if by_length or "base" not in recovered[0]:  # frequencies from the file
                 self._add_error(caches)
-        told, base = self.told[key]
+        arguments, base = self.recovered[key]
         pairing = "interleaved" if rotation.interleaved else "half"
-        return {"head_dim": rotary_dim, "pairing": pairing, **told}, base
+        return {"head_dim": rotary_dim, "pairing": pairing, **arguments}, base
 
     def _add_error(self, caches: list[_Cache]) -> None:
         # Doubled: factors of LongRoPE were rounded to few digits, within the error.
@@ -212,17 +215,17 @@ class _Reader:
         self.error[pairs] = RoundingError(tuple(np.max(errors, 0).tolist()), max(scales))
 
     def _caches(self, cos: str, sin: str) -> list[_Cache]:
-        """One pair of caches, or one for long sequences and one for short ones."""
+        """A pair of caches, or a pair for long and a pair for short sequences."""
         if (cos, sin) not in self.named:
             if len(self.named) == _MOST_CACHES:
                 self._wrong(f"at most {_MOST_CACHES} caches", "more")
-            found = self._tensors(cos), self._tensors(sin)
-            counts = [len(each) for each in found]
+            both = self._tensors(cos), self._tensors(sin)
+            counts = [len(tensors) for tensors in both]
             if not min(counts):
                 self._wrong("constant caches", f"{cos[:64]!r}, which the graph computes")
             if counts[0] != counts[1]:
                 self._wrong("as many caches of cosines as of sines", f"{counts[0]} and {counts[1]}")
-            caches = [each for pair in zip(*found, strict=True) for each in self._read(*pair)]
+            caches = [cache for pair in zip(*both, strict=True) for cache in self._read(*pair)]
             if len(caches) > 2:
                 self._wrong("caches for long and for short sequences", f"{len(caches)} of them")
             if len({cache.inv_freq.shape for cache in caches}) > 1:
@@ -231,35 +234,35 @@ class _Reader:
         return self.named[cos, sin]
 
     def _tensors(self, name: str) -> list[Numbers]:
-        """The constants that a value may be: one, or one from each branch of an If."""
-        found: list[Numbers] = []
+        """The constants that a value may be; several if it comes from the branches of an If."""
+        tensors: list[Numbers] = []
         seen: set[str] = set()
         names = [name]
-        while names and len(seen) < _MOST_STEPS and len(found) < 3:
+        while names and len(seen) < _MOST_STEPS and len(tensors) < 3:
             name = names.pop(0)
             if name in seen:
                 continue
             seen.add(name)
             tensor, node = self.file.tensor(name), self.makers.get(name)
             if tensor is not None:
-                found.append(tensor)
+                tensors.append(tensor)
             elif node is not None and node.op_type in ("Identity", "Cast"):
                 names += node.inputs[:1]
             elif node is not None and node.op_type == "If":
                 at = node.outputs.index(name)
                 names += [outputs[at] for outputs in node.branches[:3] if at < len(outputs)]
-        return found
+        return tensors
 
     def _read(self, cos: Numbers, sin: Numbers) -> list[_Cache]:
-        """One pair of caches; two if a second one begins at a later row with position 0."""
+        """A pair of caches; two if a second pair begins at a later row with position 0."""
         shapes = cos.shape, sin.shape
         fits = len(cos.shape) == 2 and cos.shape == sin.shape and cos.shape[0] >= 2
         if not fits or not 1 <= cos.shape[1] <= HEAD_LIMIT // 2:
             expected = "caches [positions, pairs] of one shape, of 2 positions or more"
             self._wrong(expected, " and ".join(str(list(shape)) for shape in shapes))
-        found = _cache(cos, sin)
-        if found is not None:
-            return [found]
+        cache = _cache(cos, sin)
+        if cache is not None:
+            return [cache]
         if cos.data.nbytes <= _MOST_SEARCHED:
             alike = (cos.data[:, 0] == cos.data[0, 0]) & (sin.data[:, 0] == sin.data[0, 0])
             for row in np.flatnonzero(alike)[1:5].tolist():
@@ -270,7 +273,7 @@ class _Reader:
                     _cache(cos.part(*part), sin.part(*part)) for part in ((0, row), (row, rows))
                 ]
                 if None not in pieces:
-                    return [each for each in pieces if each is not None]
+                    return [piece for piece in pieces if piece is not None]
         return self._wrong("cosines and sines of positions 0, 1, 2 ...", "other caches")
 
     def _wrong(self, expected: str, got: str) -> NoReturn:
@@ -311,23 +314,23 @@ def _cache(cos: Numbers, sin: Numbers) -> _Cache | None:
     return _Cache(inv_freq, error, scale, 2 * step, rows)
 
 
-def _told(cache: _Cache) -> tuple[dict[str, Any], str]:
+def _recovered(cache: _Cache) -> tuple[dict[str, Any], str]:
     """Base and scaling if some fit, otherwise the frequencies."""
     pairs = len(cache.inv_freq)
-    found = explained(cache.inv_freq, cache.error, cache.rows)
-    if found is None:
+    fit = explained(cache.inv_freq, cache.error, cache.rows)
+    if fit is None:
         return {"inv_freq": cache.inv_freq.tolist(), "scale": cache.scale}, ""
-    base, scaling = found
+    base, scaling = fit
     _, factor = rotary_frequencies(2 * pairs, base, scaling)
     scale = _same_scale(cache, factor)
     return {"base": base, "rotary_dim": 2 * pairs, "scaling": scaling, "scale": scale}, ""
 
 
-def _told_by_length(long: _Cache, short: _Cache) -> tuple[dict[str, Any], str]:
+def _recovered_by_length(long: _Cache, short: _Cache) -> tuple[dict[str, Any], str]:
     """LongRoPE. Its factors are relative to a base, which only unscaled frequencies show."""
     pairs = len(long.inv_freq)
-    found = explained(short.inv_freq, short.error)
-    base = _BASE if found is None or found[1] is not None else found[0]
+    fit = explained(short.inv_freq, short.error)
+    base = _BASE if fit is None or fit[1] is not None else fit[0]
     plain = base ** (-np.arange(pairs) / pairs)
     lists = {
         f"{name}_factor": [

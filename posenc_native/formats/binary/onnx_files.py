@@ -29,7 +29,7 @@ import numpy.typing as npt
 from posenc_native.base.arguments import wrong_value
 
 # Limits, several times those of published files.
-_MOST_FIELDS = 1 << 18  # that are parsed; a node of another operator counts as one
+_MOST_FIELDS = 1 << 18  # that are parsed; a node of another operator counts once
 _MOST_SEARCHED = 1 << 16  # bytes of a node, searched for the name of an operator
 _MOST_DEPTH = 8  # of nested graphs
 _MOST_TEXT = 1 << 9  # bytes of a name
@@ -95,11 +95,11 @@ class Numbers:
 
     def rows(self, numbers: Any) -> npt.NDArray[np.float64]:
         """Some rows, or a slice of them."""
-        found: npt.NDArray[Any] = self.data[numbers]
+        values: npt.NDArray[Any] = self.data[numbers]
         if self.bfloat16:
-            found = (found.astype(np.uint32) << 16).view(np.float32)
+            values = (values.astype(np.uint32) << 16).view(np.float32)
         with np.errstate(invalid="ignore"):  # some bits are NaN, for which a cast warns
-            return np.asarray(found, np.float64)
+            return np.asarray(values, np.float64)
 
     def part(self, begin: int, end: int) -> Numbers:
         """Some consecutive rows, still in the mapped file."""
@@ -256,38 +256,38 @@ class ONNX:
         """16-bit numbers, each in one to three bytes with 7 significant bits."""
         if end - begin > _MOST_INTS:
             self._wrong_tensor(name, f"numbers written one by one, in more than {_MOST_INTS} bytes")
-        given = np.frombuffer(self._data, np.uint8, end - begin, begin)
-        ends = np.flatnonzero(given < 128)
+        encoded = np.frombuffer(self._data, np.uint8, end - begin, begin)
+        ends = np.flatnonzero(encoded < 128)
         begins = np.concatenate([[0], ends[:-1] + 1])
         sizes = ends - begins + 1
-        if not len(ends) or ends[-1] != len(given) - 1 or sizes.max() > 3:
+        if not len(ends) or ends[-1] != len(encoded) - 1 or sizes.max() > 3:
             self._wrong_tensor(name, "numbers of more than 16 bits")
-        found = np.zeros(len(ends), np.uint32)
+        values = np.zeros(len(ends), np.uint32)
         for i in range(3):
             has = sizes > i
-            found[has] |= (given[begins[has] + i].astype(np.uint32) & 127) << (7 * i)
-        return found.astype(np.uint16)
+            values[has] |= (encoded[begins[has] + i].astype(np.uint32) & 127) << (7 * i)
+        return values.astype(np.uint16)
 
     def _external(self, name: str, entries: Mapping[str, str]) -> tuple[mmap.mmap, int, int]:
         """Data in another file, and its place there; never from outside this file's folder.
 
         A download cache keeps both files elsewhere, next to each other, with links to them.
         """
-        given = entries.get("location", "")
-        parts = (PurePosixPath(given), PureWindowsPath(given))
+        location = entries.get("location", "")
+        parts = (PurePosixPath(location), PureWindowsPath(location))
         leaves = any(path.is_absolute() or path.drive or ".." in path.parts for path in parts)
         folders = {self._path.parent.resolve(), self._path.resolve().parent}
-        if not given or "\0" in given or leaves:
+        if not location or "\0" in location or leaves:
             self._wrong_tensor(name, "data in a file outside its folder")
         try:
-            place = (self._path.parent / given).resolve()
+            place = (self._path.parent / location).resolve()
             status = place.stat()
         except (OSError, RuntimeError, ValueError):
             self._wrong_tensor(name, "data in a file that does not exist")
         if not (folders & {*place.parents} and stat.S_ISREG(status.st_mode)):
             self._wrong_tensor(name, "data in a file outside its folder")
         offset, length = (entries.get(key, "0") for key in ("offset", "length"))
-        if not all(each.isdecimal() and len(each) < 20 for each in (offset, length)):
+        if not all(text.isdecimal() and len(text) < 20 for text in (offset, length)):
             self._wrong_tensor(name, "data whose offset or length is not a number")
         begin = int(offset)
         end = begin + int(length) if int(length) else status.st_size
@@ -304,12 +304,12 @@ class ONNX:
         return self._data[begin:end].decode("utf-8", "replace")
 
     def _text_in(self, wanted: int, begin: int, end: int) -> str:
-        """The text of one of the fields."""
-        found = ""
+        """The text of a field, by its number."""
+        text = ""
         for number, kind, first, last in self._walk(begin, end):
             if number == wanted and kind == _BYTES:
-                found = self._text(first, last)
-        return found
+                text = self._text(first, last)
+        return text
 
     def _walk(self, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
         """Number, type, begin and end of the value of each field."""

@@ -34,7 +34,7 @@ WORDS = {
 }
 # ROPE_INIT_FUNCTIONS of transformers 5, and "default".
 _TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
-_RATIO = {"factor", "max_position_embeddings"}  # LongRoPE needs one of them
+_RATIO = {"factor", "max_position_embeddings"}  # LongRoPE needs either
 _FACTORS = ("attention_factor", "mscale", "mscale_all_dim", "short_mscale", "long_mscale")
 
 
@@ -55,7 +55,9 @@ def described(
     rotating = [group.arguments for group in groups if group.arguments is not None]
     unknown = []
     if rotating and not model.names_a_base and "inv_freq" not in rotating[0]:
-        bases = dict.fromkeys(f"{each['base']:,.10g}" for each in rotating if "base" in each)
+        bases = dict.fromkeys(
+            f"{rotation['base']:,.10g}" for rotation in rotating if "base" in rotation
+        )
         unknown.append(Unknown("base", f"the model's class defaults to {' and '.join(bases)}"))
     if model.layer_count is None:
         unknown.append(Unknown("layer_count"))
@@ -76,7 +78,7 @@ def described(
         unread=unread_entries(model),
         entries=model.fields,
         corrects_softmax=model.corrects_softmax,
-        latent=latent is not None and any(each["head_dim"] == latent for each in rotating),
+        latent=latent is not None and any(rotation["head_dim"] == latent for rotation in rotating),
         sees=model.sees,
     )
 
@@ -87,7 +89,7 @@ def _write(description: Description, written: Written) -> None:
     parameters: dict[str, Any] = {
         str(layer_type): _parameters(rotary, written) for layer_type, rotary in by_type.items()
     }
-    alike = len({repr(each) for each in parameters.values()}) == 1
+    alike = len({repr(entry) for entry in parameters.values()}) == 1
     count, nope = description.layer_count or 0, {*description.nope_layers}
     words = {**WORDS, "head_dim": "qk_rope_head_dim"} if description.latent else WORDS
     written.put_sizes(words, description, rotaries[0])
@@ -96,18 +98,21 @@ def _write(description: Description, written: Written) -> None:
         model_type=description.model_type if description.entries else "",
         rope_parameters=next(iter(parameters.values()))
         if alike
-        else {layer_type: each for layer_type, each in parameters.items() if each},
+        else {layer_type: entry for layer_type, entry in parameters.items() if entry},
         layer_types=layer_types(description),
         no_rope_layers=[int(i not in nope) for i in range(count)] if nope else [],
     )
-    written.lose("Heads of different widths.", when=len({each.head_dim for each in rotaries}) > 1)
+    written.lose(
+        "Heads of different widths.", when=len({rotary.head_dim for rotary in rotaries}) > 1
+    )
     written.lose_pairing(
         "The pairing (interleaved): transformers has it in the code of a model, and most models "
         "use the half pairing. If the weights are permuted to it, add --permuted.",
-        when=any(each.pairing != "half" for each in rotaries),
+        when=any(rotary.pairing != "half" for rotary in rotaries),
     )
     written.lose(
-        "The rotated dims are the last of a head.", when=any(each.rotary_start for each in rotaries)
+        "The rotated dims are the last of a head.",
+        when=any(rotary.rotary_start for rotary in rotaries),
     )
     written.lose(
         "The softmax correction, which the code of a model applies.",
@@ -120,31 +125,35 @@ def _parameters(rotary: Rotary, written: Written) -> dict[str, Any]:
     if "inv_freq" in rotary._given:
         written.lose_frequencies()
         return {}
-    found: dict[str, Any] = {"rope_theta": rotary.base, "rope_type": "default"}
-    found |= {name: each for name, each in (rotary.scaling or {}).items() if name != "seq_len"}
-    kind = found["rope_type"]
+    parameters: dict[str, Any] = {"rope_theta": rotary.base, "rope_type": "default"}
+    parameters |= {
+        name: value for name, value in (rotary.scaling or {}).items() if name != "seq_len"
+    }
+    kind = parameters["rope_type"]
     written.lose(f"The scaling {kind}, which transformers does not have.", kind not in _TYPES)
     if rotary.rotary_dim != rotary.head_dim:
-        found["partial_rotary_factor"] = rotary.rotary_dim / rotary.head_dim
+        parameters["partial_rotary_factor"] = rotary.rotary_dim / rotary.head_dim
     if differs(rotary.scale, _usual_scale(rotary)):
         if kind in ("yarn", "longrope"):
-            found = {name: each for name, each in found.items() if name not in _FACTORS}
-            found["attention_factor"] = rotary.scale
+            parameters = {name: value for name, value in parameters.items() if name not in _FACTORS}
+            parameters["attention_factor"] = rotary.scale
         else:
             written.lose_scale(rotary)
     if rotary.axis_map is not None:
         counts = np.bincount(rotary.axis_map)
         turns = int((np.diff(rotary.axis_map) != 0).sum()) + 1
-        found["mrope_section"] = counts.tolist()
+        parameters["mrope_section"] = counts.tolist()
         if turns > len(counts):
-            found["mrope_interleaved"] = True
+            parameters["mrope_interleaved"] = True
         written.lose(f"Position axes other than 3: {len(counts)}.", when=len(counts) != 3)
-    return found
+    return parameters
 
 
 def _usual_scale(rotary: Rotary) -> float:
     """The factor of cosine and sine that the rest of the scaling gives; NaN if none."""
-    scaling = {name: each for name, each in (rotary.scaling or {}).items() if name not in _FACTORS}
+    scaling = {
+        name: value for name, value in (rotary.scaling or {}).items() if name not in _FACTORS
+    }
     if not scaling:
         return 1.0
     if scaling["rope_type"] == "longrope" and not _RATIO & {*scaling}:

@@ -36,36 +36,36 @@ _LLAMA_3_2 = {(2048, 16), (3072, 28)}
 
 def _claims(entries: Mapping[str, Any]) -> bool:
     inner = entries.get("model")
-    given = inner if isinstance(inner, Mapping) else entries
-    return {"dim", "n_layers", "n_heads"} <= {*given} and "model_type" not in given
+    params = inner if isinstance(inner, Mapping) else entries
+    return {"dim", "n_layers", "n_heads"} <= {*params} and "model_type" not in params
 
 
 def _read(entries: Mapping[str, Any], source: str, function: str) -> Description:
     if isinstance(entries.get("model"), Mapping):
         entries = entries["model"]
-    given = Settings(function, entries, "params")
-    width, heads = given.count("dim"), given.count("n_heads")
-    head_dim = _head(given, width // heads)
-    layers = given.layers("n_layers")
+    settings = Settings(function, entries, "params")
+    width, heads = settings.count("dim"), settings.count("n_heads")
+    head_dim = _head(settings, width // heads)
+    layers = settings.layers("n_layers")
     llama4 = any(
-        key in given for key in ("nope_layer_interval", "attention_chunk_size", "moe_args")
+        key in settings for key in ("nope_layer_interval", "attention_chunk_size", "moe_args")
     )
-    scaled = given.flag("use_scaled_rope", False)
+    scaled = settings.flag("use_scaled_rope", False)
     remarks = []
     if scaled or llama4:
         default, assumed = 500000.0, "Meta's code defaults to 500,000"
     else:
         default, assumed = 10000.0, "Llama 2's code defaults to 10,000, Llama 3's to 500,000"
-    base, unknown = given.base("rope_theta", default, assumed)
+    base, unknown = settings.base("rope_theta", default, assumed)
     scaling = None
     if scaled:
-        scaling = (_LLAMA4 if llama4 else _LLAMA3).read(given)
+        scaling = (_LLAMA4 if llama4 else _LLAMA3).read(settings)
         if not llama4 and (width, layers) in _LLAMA_3_2:
             remarks.append(
                 "The file has the shape of Llama 3.2. Meta's code scales every Llama 3 by 8; "
                 "Hugging Face's configurations of Llama 3.2 and torchtune use 32."
             )
-    every = given.count("nope_layer_interval") if "nope_layer_interval" in given else 0
+    every = settings.count("nope_layer_interval") if "nope_layer_interval" in settings else 0
     rotation = {
         "head_dim": head_dim,
         "base": base,
@@ -77,8 +77,8 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
     def of_layer(i: int) -> tuple[None, dict[str, Any] | None, float]:
         return None, None if every and (i + 1) % every == 0 else rotation, 1.0
 
-    groups = grouped(given, layers, of_layer)
-    refuse_if_none_rotates(given, groups, "nope_layer_interval")
+    groups = grouped(settings, layers, of_layer)
+    refuse_if_none_rotates(settings, groups, "nope_layer_interval")
     return Description(
         source=source,
         format=TITLE,
@@ -95,10 +95,10 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
     )
 
 
-def _head(given: Settings, found: int) -> int:
-    if found < 2 or found % 2:
-        given.wrong("n_heads", "heads with an even number of dims", f"{found} dims each")
-    return found
+def _head(settings: Settings, head_dim: int) -> int:
+    if head_dim < 2 or head_dim % 2:
+        settings.wrong("n_heads", "heads with an even number of dims", f"{head_dim} dims each")
+    return head_dim
 
 
 FORMAT = Format("meta", TITLE, _claims, _read)

@@ -49,19 +49,19 @@ def _claims(entries: Mapping[str, Any]) -> bool:
 
 
 def _read(entries: Mapping[str, Any], source: str, function: str) -> Description:
-    given = Settings(function, entries, "params")
-    layers = given.layers("n_layers")
-    latent = _LATENT_WORDS["head_dim"] in given
+    settings = Settings(function, entries, "params")
+    layers = settings.layers("n_layers")
+    latent = _LATENT_WORDS["head_dim"] in settings
     words = _LATENT_WORDS if latent else _WORDS
     key = words["head_dim"]
-    head_dim = given.head_dim(key, "dim", "n_heads")
-    check_share(given, key, head_dim, head_dim)
-    base, unknown = given.base(
+    head_dim = settings.head_dim(key, "dim", "n_heads")
+    check_share(settings, key, head_dim, head_dim)
+    base, unknown = settings.base(
         "rope_theta",
         10000.0,
         "vLLM defaults to 10,000, as Mistral 7B v0.1 was trained; mistral-inference to 1,000,000",
     )
-    scaling, scale, correction, remarks = _yarn(given, latent)
+    scaling, scale, correction, remarks = _yarn(settings, latent)
     rotation: dict[str, Any] = {
         "head_dim": head_dim,
         "base": base,
@@ -71,7 +71,7 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
     }
     if scale is not None:
         rotation["scale"] = scale
-    temperature = given.inner("llama_4_scaling")
+    temperature = settings.inner("llama_4_scaling")
     if temperature.entries:
         beta = temperature.number("beta")
         remarks.append(
@@ -87,7 +87,7 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
         model_type="mistral",
         groups=(group,),
         layer_count=layers,
-        length=given.length("max_position_embeddings", "max_seq_len"),
+        length=settings.length("max_position_embeddings", "max_seq_len"),
         words=words,
         unknown=tuple(unknown),
         remarks=tuple(remarks),
@@ -98,10 +98,10 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
 
 
 def _yarn(
-    given: Settings, latent: bool
+    settings: Settings, latent: bool
 ) -> tuple[dict[str, Any] | None, float | None, float, list[str]]:
     """The scaling, the factor of cosine and sine, the factor of the softmax scale, and remarks."""
-    block = given.inner("yarn")
+    block = settings.inner("yarn")
     if not block.entries:
         return None, None, 1.0, []
     scaling = _YARN.read(block)

@@ -40,7 +40,7 @@ def _claims(entries: Mapping[str, Any]) -> bool:
 
 def _read(entries: Mapping[str, Any], source: str, function: str) -> Description:
     fields = read_fields(entries, function)
-    given = Settings(function, fields, "config")
+    settings = Settings(function, fields, "config")
     # mlx-lm prefers "type" to "rope_type".
     own = fields.get("rope_scaling")
     if isinstance(own, Mapping) and own.get("type") and own.get("rope_type"):
@@ -49,14 +49,14 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
     lost = base is not None and fields.get("rope_parameters") is not None
     unsaid = lost and fields.get("rope_theta") is None
     if lost:
-        fields = {key: each for key, each in fields.items() if key != "rope_parameters"}
+        fields = {key: value for key, value in fields.items() if key != "rope_parameters"}
     if unsaid:
         fields = {**fields, "rope_theta": base}
     model = Configuration.read(fields, function)
     words = {**WORDS, "pairing": "rope_traditional"}
-    found = described(model, source, TITLE, "mlx-lm", words)
-    remarks = list(found.remarks)
-    unknown = found.unknown
+    description = described(model, source, TITLE, "mlx-lm", words)
+    remarks = list(description.remarks)
+    unknown = description.unknown
     if lost:
         remarks.append(
             f"mlx-lm's code for {model.model_type} does not read rope_parameters: it needs "
@@ -64,15 +64,17 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
         )
     if unsaid:
         unknown = (*unknown, Unknown("base", f"mlx-lm defaults to {base:,.0f}"))
-    unread = tuple(each for each in found.unread if each.place != "config['rope_traditional']")
-    groups = found.groups
-    if "rope_traditional" in given or model.model_type in _TRADITIONAL:
-        traditional = given.flag("rope_traditional", model.model_type in _TRADITIONAL)
+    unread = tuple(
+        value for value in description.unread if value.place != "config['rope_traditional']"
+    )
+    groups = description.groups
+    if "rope_traditional" in settings or model.model_type in _TRADITIONAL:
+        traditional = settings.flag("rope_traditional", model.model_type in _TRADITIONAL)
         pairing = "interleaved" if traditional else "half"
         groups = tuple(_changed(group, pairing=pairing) for group in groups)
     groups = tuple(_as_mlx_scales(group, remarks) for group in groups)
     return dataclasses.replace(
-        found,
+        description,
         groups=groups,
         unknown=unknown,
         remarks=tuple(dict.fromkeys(remarks)),

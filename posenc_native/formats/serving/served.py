@@ -49,20 +49,20 @@ def _claims_sglang(entries: Mapping[str, Any]) -> bool:
 
 
 def _read_vllm(entries: Mapping[str, Any], function: str) -> Launch:
-    given = _settings(entries, function)
-    overrides = dict(_object(given, "hf_overrides"))
+    settings = _settings(entries, function)
+    overrides = dict(_object(settings, "hf_overrides"))
     for key in ("rope_scaling", "rope_theta"):
-        if key in given:
-            overrides[key] = _object(given, key) if key == "rope_scaling" else given[key]
-    model = given["model"] if isinstance(given["model"], Mapping) else given.text("model")
-    return Launch(model, overrides, given.length("max_model_len"), "vLLM")
+        if key in settings:
+            overrides[key] = _object(settings, key) if key == "rope_scaling" else settings[key]
+    model = settings["model"] if isinstance(settings["model"], Mapping) else settings.text("model")
+    return Launch(model, overrides, settings.length("max_model_len"), "vLLM")
 
 
 def _read_sglang(entries: Mapping[str, Any], function: str) -> Launch:
-    given = _settings(entries, function)
-    overrides = _object(given, "json_model_override_args")
-    length = given.length("context_length")
-    return Launch(given.text("model_path"), overrides, length, "SGLang")
+    settings = _settings(entries, function)
+    overrides = _object(settings, "json_model_override_args")
+    length = settings.length("context_length")
+    return Launch(settings.text("model_path"), overrides, length, "SGLang")
 
 
 def _settings(entries: Mapping[str, Any], function: str) -> Settings:
@@ -71,11 +71,11 @@ def _settings(entries: Mapping[str, Any], function: str) -> Settings:
     return Settings(function, named, "settings")
 
 
-def _object(given: Settings, key: str) -> Mapping[str, Any]:
-    value = given[key]
+def _object(settings: Settings, key: str) -> Mapping[str, Any]:
+    value = settings[key]
     if isinstance(value, str):
-        value = _json(value, given.function, given.name(key))
-    return given.inner(key).entries if value is given[key] else value
+        value = _json(value, settings.function, settings.name(key))
+    return settings.inner(key).entries if value is settings[key] else value
 
 
 def _json(text: str, function: str, name: str) -> dict[str, Any]:
@@ -115,49 +115,49 @@ def merged(entries: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str
     Rotary parameters replace the existing ones, under either name, but keep the base and the share
     of the head unless they name their own.
     """
-    found = dict(entries)
-    part = next((key for key in _PARTS if isinstance(found.get(key), Mapping)), None)
+    result = dict(entries)
+    part = next((key for key in _PARTS if isinstance(result.get(key), Mapping)), None)
     for key, value in overrides.items():
-        if key in _PARTS and isinstance(value, Mapping) and isinstance(found.get(key), Mapping):
-            found[key] = _deep(found[key], value)
+        if key in _PARTS and isinstance(value, Mapping) and isinstance(result.get(key), Mapping):
+            result[key] = _deep(result[key], value)
         elif part is not None and (key in _ROTARY or key == "rope_theta"):
-            found[part] = merged(found[part], {key: value})
+            result[part] = merged(result[part], {key: value})
         elif key in _ROTARY and isinstance(value, Mapping):
-            found = _with_parameters(found, value)
-        elif key == "rope_theta" and isinstance(found.get("rope_parameters"), Mapping):
-            found["rope_parameters"] = {**found["rope_parameters"], "rope_theta": value}
+            result = _with_parameters(result, value)
+        elif key == "rope_theta" and isinstance(result.get("rope_parameters"), Mapping):
+            result["rope_parameters"] = {**result["rope_parameters"], "rope_theta": value}
         else:
-            found[key] = value
-    return found
+            result[key] = value
+    return result
 
 
 def _with_parameters(entries: dict[str, Any], value: Mapping[str, Any]) -> dict[str, Any]:
     there = next((key for key in _ROTARY if isinstance(entries.get(key), Mapping)), None)
     kept = {
-        key: each
-        for key, each in (entries[there] if there else {}).items()
+        key: entry
+        for key, entry in (entries[there] if there else {}).items()
         if key in ("rope_theta", "partial_rotary_factor", "mrope_section")
     }
-    others = {key: each for key, each in entries.items() if key not in _ROTARY}
+    others = {key: entry for key, entry in entries.items() if key not in _ROTARY}
     return {**others, there or "rope_scaling": {**kept, **value}}
 
 
 def _deep(entries: Mapping[str, Any], value: Mapping[str, Any], levels: int = 8) -> dict[str, Any]:
-    found = dict(entries)
-    for key, each in value.items():
-        inner = found.get(key)
-        both = isinstance(each, Mapping) and isinstance(inner, Mapping) and levels > 0
-        found[key] = _deep(inner, each, levels - 1) if both else each  # type: ignore[arg-type]
-    return found
+    result = dict(entries)
+    for key, entry in value.items():
+        inner = result.get(key)
+        both = isinstance(entry, Mapping) and isinstance(inner, Mapping) and levels > 0
+        result[key] = _deep(inner, entry, levels - 1) if both else entry  # type: ignore[arg-type]
+    return result
 
 
-def as_served(found: Description, launch: Launch) -> Description:
+def as_served(description: Description, launch: Launch) -> Description:
     """The description of a model as the server rotates it."""
     which = f": {launch.model}" if isinstance(launch.model, str) else ""
-    remarks = [f"Read as {launch.engine} loads it{which}.", *found.remarks]
+    remarks = [f"Read as {launch.engine} loads it{which}.", *description.remarks]
     named = [launch.overrides[key] for key in _ROTARY if key in launch.overrides]
     if launch.engine == "vLLM" and any(
-        isinstance(each, Mapping) and "rope_theta" not in each for each in named
+        isinstance(parameters, Mapping) and "rope_theta" not in parameters for parameters in named
     ):
         remarks.append(
             "The overrides name no rope_theta, and the model's is kept here. vLLM 0.33 with "
@@ -169,13 +169,13 @@ def as_served(found: Description, launch: Launch) -> Description:
             "The override of rope_theta is applied here. vLLM 0.33 with transformers 5 ignores one "
             "at the top of hf_overrides: write it inside rope_parameters."
         )
-    groups = tuple(_group_as_served(group, launch, remarks) for group in found.groups)
+    groups = tuple(_group_as_served(group, launch, remarks) for group in description.groups)
     return dataclasses.replace(
-        found,
-        format=f"{launch.engine} settings on a {found.format}",
+        description,
+        format=f"{launch.engine} settings on a {description.format}",
         engine=launch.engine,
         groups=groups,
-        length=launch.length or found.length,
+        length=launch.length or description.length,
         remarks=tuple(dict.fromkeys(remarks)),
     )
 
@@ -192,6 +192,6 @@ def _group_as_served(group: LayerGroup, launch: Launch, remarks: list[str]) -> L
     long = launch.length > scaling["original_max_position_embeddings"]
     name = "long" if long else "short"
     remarks.append(f"vLLM uses the {name} factors for every sequence, because of max_model_len.")
-    one = scaling[f"{name}_factor"]
-    fixed = {**scaling, "short_factor": one, "long_factor": one}
+    factors = scaling[f"{name}_factor"]
+    fixed = {**scaling, "short_factor": factors, "long_factor": factors}
     return dataclasses.replace(group, arguments={**group.arguments, "scaling": fixed})

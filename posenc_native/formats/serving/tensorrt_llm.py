@@ -63,16 +63,16 @@ def _claims(entries: Mapping[str, Any]) -> bool:
 def _read(entries: Mapping[str, Any], source: str, function: str) -> Description:
     if isinstance(entries.get("pretrained_config"), Mapping):
         entries = entries["pretrained_config"]
-    given = Settings(function, entries, "config")
-    kind = given.text("position_embedding_type", "learned_absolute")
+    settings = Settings(function, entries, "config")
+    kind = settings.text("position_embedding_type", "learned_absolute")
     if kind not in _PAIRINGS:
-        given.wrong("position_embedding_type", f"one of {', '.join(_PAIRINGS)}", repr(kind))
+        settings.wrong("position_embedding_type", f"one of {', '.join(_PAIRINGS)}", repr(kind))
     pairing = _PAIRINGS[kind]
     remarks = []
-    latent = "qk_rope_head_dim" in given
+    latent = "qk_rope_head_dim" in settings
     if latent:  # head_size is the width of the compressed keys
         head_dim = rotary_dim = check_share(
-            given, "qk_rope_head_dim", given.heads("qk_rope_head_dim"), 1 << 13
+            settings, "qk_rope_head_dim", settings.heads("qk_rope_head_dim"), 1 << 13
         )
         pairing = "interleaved"
         remarks.append(
@@ -80,9 +80,9 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
             "position_embedding_type."
         )
     else:
-        head_dim, rotary_dim = _dims(given)
-    base, unknown = given.base("rotary_base", 10000.0, "TensorRT-LLM defaults to 10,000")
-    scaling, scale = _scaling(given, kind)
+        head_dim, rotary_dim = _dims(settings)
+    base, unknown = settings.base("rotary_base", 10000.0, "TensorRT-LLM defaults to 10,000")
+    scaling, scale = _scaling(settings, kind)
     rotation: dict[str, Any] = {
         "head_dim": head_dim,
         "base": base,
@@ -92,26 +92,26 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
     }
     if scale is not None:
         rotation["scale"] = scale
-    section = [int(each) for each in given.inner("rotary_scaling").numbers("mrope_section", 3)]
+    section = [int(pairs) for pairs in settings.inner("rotary_scaling").numbers("mrope_section", 3)]
     if section:
         if len(section) != 3 or sum(section) != rotary_dim // 2:
-            given.wrong(
+            settings.wrong(
                 "rotary_scaling", f"an mrope_section with the sum {rotary_dim // 2}", section
             )
         rotation["axis_map"] = mrope_axis_map(section, order="sectioned")
     correction = 1.0
     if latent and scaling is not None and scaling["rope_type"] == "yarn":
-        weight = given.inner("rotary_scaling").weight("mscale_all_dim", 0.0)
+        weight = settings.inner("rotary_scaling").weight("mscale_all_dim", 0.0)
         correction = yarn_scale(scaling["factor"], weight) ** 2
-    layers = given.layers("num_hidden_layers")
+    layers = settings.layers("num_hidden_layers")
     return Description(
         source=source,
         format=TITLE,
         engine="TensorRT-LLM",
-        model_type=given.text("architecture", ""),
+        model_type=settings.text("architecture", ""),
         groups=(LayerGroup(None, tuple(range(layers)), rotation, correction),),
         layer_count=layers,
-        length=given.length("max_position_embeddings"),
+        length=settings.length("max_position_embeddings"),
         words=_WORDS,
         unknown=tuple(unknown),
         remarks=tuple(remarks),
@@ -120,24 +120,24 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
     )
 
 
-def _dims(given: Settings) -> tuple[int, int]:
-    head_dim = given.head_dim("head_size", "hidden_size", "num_attention_heads")
-    if "rotary_dim" in given:
-        key, rotary_dim = "rotary_dim", given.count("rotary_dim")
-    elif "rotary_pct" in given:
-        key, share = "rotary_pct", given.positive("rotary_pct")
+def _dims(settings: Settings) -> tuple[int, int]:
+    head_dim = settings.head_dim("head_size", "hidden_size", "num_attention_heads")
+    if "rotary_dim" in settings:
+        key, rotary_dim = "rotary_dim", settings.count("rotary_dim")
+    elif "rotary_pct" in settings:
+        key, share = "rotary_pct", settings.positive("rotary_pct")
         if share > 1:
-            given.wrong(key, "a share of the head, at most 1", share)
+            settings.wrong(key, "a share of the head, at most 1", share)
         rotary_dim = int(head_dim * share)
     else:
-        key, rotary_dim = "rotary_embedding_dim", given.count("rotary_embedding_dim", head_dim)
-    return head_dim, check_share(given, key, rotary_dim, head_dim)
+        key, rotary_dim = "rotary_embedding_dim", settings.count("rotary_embedding_dim", head_dim)
+    return head_dim, check_share(settings, key, rotary_dim, head_dim)
 
 
-def _scaling(given: Settings, kind: str) -> tuple[dict[str, Any] | None, float | None]:
+def _scaling(settings: Settings, kind: str) -> tuple[dict[str, Any] | None, float | None]:
     if kind == "long_rope":
-        return _longrope(given)
-    inner = given.inner("rotary_scaling")
+        return _longrope(settings)
+    inner = settings.inner("rotary_scaling")
     name = inner.text("type", inner.text("rope_type", "none"))
     if name in ("none", "default", "mrope"):
         return None, None
@@ -146,7 +146,7 @@ def _scaling(given: Settings, kind: str) -> tuple[dict[str, Any] | None, float |
     if name == "dynamic":
         if "alpha" in inner:
             return {"rope_type": "ntk_alpha", "alpha": inner.positive("alpha")}, None
-        length = given.count("max_position_embeddings", most=1 << 53)
+        length = settings.count("max_position_embeddings", most=1 << 53)
         return _DYNAMIC.read(inner, max_position_embeddings=length), None
     if name == "llama3":
         return _LLAMA3.read(inner), None
@@ -156,9 +156,9 @@ def _scaling(given: Settings, kind: str) -> tuple[dict[str, Any] | None, float |
     return inner.wrong("type", f"one of {known}", repr(name))
 
 
-def _longrope(given: Settings) -> tuple[dict[str, Any] | None, float | None]:
+def _longrope(settings: Settings) -> tuple[dict[str, Any] | None, float | None]:
     lists = {
-        name: given.numbers(f"longrope_scaling_{name}_factors", 1 << 12)
+        name: settings.numbers(f"longrope_scaling_{name}_factors", 1 << 12)
         for name in ("short", "long")
     }
     if not all(lists.values()):
@@ -167,12 +167,12 @@ def _longrope(given: Settings) -> tuple[dict[str, Any] | None, float | None]:
         "rope_type": "longrope",
         "short_factor": lists["short"],
         "long_factor": lists["long"],
-        _TRAINED: given.count(_TRAINED, most=1 << 53),
-        "max_position_embeddings": given.length("max_position_embeddings"),
+        _TRAINED: settings.count(_TRAINED, most=1 << 53),
+        "max_position_embeddings": settings.length("max_position_embeddings"),
     }
     for name in ("short", "long"):
-        if f"longrope_{name}_mscale" in given:
-            scaling[f"{name}_mscale"] = given.positive(f"longrope_{name}_mscale")
+        if f"longrope_{name}_mscale" in settings:
+            scaling[f"{name}_mscale"] = settings.positive(f"longrope_{name}_mscale")
     return scaling, None
 
 

@@ -96,12 +96,12 @@ def _model(entries: Mapping[str, Any]) -> Mapping[str, Any]:
     for key in ("args", "model", "config"):
         if isinstance(entries.get(key), Mapping):
             entries = entries[key]
-    found: dict[str, Any] = {}
+    nested: dict[str, Any] = {}
     for key in ("config", "transformer"):
         if isinstance(entries.get(key), Mapping):
-            found |= entries[key]
+            nested |= entries[key]
     # The class of the inner configuration is more specific than the class of the model around it.
-    return {**found, **entries, **{key: found[key] for key in ("_target_",) if key in found}}
+    return {**nested, **entries, **{key: nested[key] for key in ("_target_",) if key in nested}}
 
 
 def _claims(entries: Mapping[str, Any]) -> bool:
@@ -113,30 +113,30 @@ def _claims(entries: Mapping[str, Any]) -> bool:
 
 def _read(entries: Mapping[str, Any], source: str, function: str) -> Description:
     named = {_OTHER_NAMES.get(key, key): value for key, value in _model(entries).items()}
-    given = Settings(function, named, "arguments")
-    bridge = "_target_" in given or "_builder_" in given
-    latent = given.flag("multi_latent_attention", False)
-    kind = given.text("position_embedding_type", "learned_absolute")
-    if given.flag("use_rotary_position_embeddings", False):
+    settings = Settings(function, named, "arguments")
+    bridge = "_target_" in settings or "_builder_" in settings
+    latent = settings.flag("multi_latent_attention", False)
+    kind = settings.text("position_embedding_type", "learned_absolute")
+    if settings.flag("use_rotary_position_embeddings", False):
         kind = "rope"
     known = ("rope", "yarn", "mrope")
     if not latent and kind not in known:
-        given.wrong("position_embedding_type", f"one of {', '.join(known)}", repr(kind))
-    layers = given.layers("num_layers")
+        settings.wrong("position_embedding_type", f"one of {', '.join(known)}", repr(kind))
+    layers = settings.layers("num_layers")
     remarks: list[str] = []
-    base, unknown = given.base("rotary_base", 10000.0, "Megatron defaults to 10,000")
+    base, unknown = settings.base("rotary_base", 10000.0, "Megatron defaults to 10,000")
     if latent:
-        rotation, correction = _of_latent(given, base, bridge)
+        rotation, correction = _of_latent(settings, base, bridge)
         skipped: list[bool] = []
     else:
-        rotation, correction = _of_heads(given, base, kind, bridge, remarks), 1.0
-        skipped = _skipped(given, layers)
+        rotation, correction = _of_heads(settings, base, kind, bridge, remarks), 1.0
+        skipped = _skipped(settings, layers)
 
     def of_layer(i: int) -> tuple[None, dict[str, Any] | None, float]:
         return (None, None, 1.0) if skipped and skipped[i] else (None, rotation, correction)
 
-    groups = grouped(given, layers, of_layer)
-    refuse_if_none_rotates(given, groups, "no_rope_freq")
+    groups = grouped(settings, layers, of_layer)
+    refuse_if_none_rotates(settings, groups, "no_rope_freq")
     return Description(
         source=source,
         format="Megatron-Bridge or NeMo YAML" if bridge else TITLE,
@@ -144,7 +144,7 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
         model_type="",
         groups=groups,
         layer_count=layers,
-        length=given.length("max_position_embeddings", "seq_length"),
+        length=settings.length("max_position_embeddings", "seq_length"),
         nope_layers=without_rotation(groups),
         words=_LATENT_WORDS if latent else WORDS,
         unknown=tuple(unknown),
@@ -155,58 +155,58 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
 
 
 def _of_heads(
-    given: Settings, base: float, kind: str, bridge: bool, remarks: list[str]
+    settings: Settings, base: float, kind: str, bridge: bool, remarks: list[str]
 ) -> dict[str, Any]:
-    head_dim = given.head_dim("kv_channels", "hidden_size", "num_attention_heads")
+    head_dim = settings.head_dim("kv_channels", "hidden_size", "num_attention_heads")
     rotary_dim = head_dim
-    share = given.positive("rotary_percent", 1.0)
+    share = settings.positive("rotary_percent", 1.0)
     if share < 1 and kind != "yarn":
         rotary_dim = int(head_dim * share)
     if share > 1:
-        given.wrong("rotary_percent", "a share of the head, at most 1", share)
-    check_share(given, "rotary_percent", rotary_dim, head_dim)
+        settings.wrong("rotary_percent", "a share of the head, at most 1", share)
+    check_share(settings, "rotary_percent", rotary_dim, head_dim)
     result: dict[str, Any] = {
         "head_dim": head_dim,
         "base": base,
         "rotary_dim": rotary_dim,
-        "pairing": "interleaved" if given.flag("rotary_interleaved", False) else "half",
+        "pairing": "interleaved" if settings.flag("rotary_interleaved", False) else "half",
         "scaling": None,
     }
     if kind == "mrope":
-        section = [int(each) for each in given.numbers("mrope_section", 3, 3)]
+        section = [int(pairs) for pairs in settings.numbers("mrope_section", 3, 3)]
         if min(section) < 0 or sum(section) != rotary_dim // 2:
-            given.wrong("mrope_section", f"3 numbers with the sum {rotary_dim // 2}", section)
+            settings.wrong("mrope_section", f"3 numbers with the sum {rotary_dim // 2}", section)
         result["axis_map"] = mrope_axis_map(section, order="sectioned")
     if kind == "yarn":
-        newer = any(word.key in given for word in _YARN["yarn_"].words.values())
+        newer = any(word.key in settings for word in _YARN["yarn_"].words.values())
         prefix = "yarn_" if newer else ""
         known = {"mscale": 1.0, "mscale_all_dim": 0.0}
-        if all(prefix + name in given for name in known):
+        if all(prefix + name in settings for name in known):
             known = {}
-        result["scaling"], result["scale"] = scale_apart(_YARN[prefix].read(given, **known))
+        result["scaling"], result["scale"] = scale_apart(_YARN[prefix].read(settings, **known))
         return result
-    linear = given.positive("rotary_seq_len_interpolation_factor", 1.0)
-    if given.flag("use_rope_scaling", False):
-        factor = given.positive("rope_scaling_factor", 1.0 if bridge else 8.0)
-        result["scaling"] = _LLAMA3.read(given, factor=factor)
+    linear = settings.positive("rotary_seq_len_interpolation_factor", 1.0)
+    if settings.flag("use_rope_scaling", False):
+        factor = settings.positive("rope_scaling_factor", 1.0 if bridge else 8.0)
+        result["scaling"] = _LLAMA3.read(settings, factor=factor)
         if not bridge and factor != 8:
             remarks.append(
                 f"rope_scaling_factor is {factor:g}, but pretrain_gpt does not pass it on: a model "
                 "that it trained was scaled by 8."
             )
-    elif isinstance(given["_target_"], str) and _SCALED_CLASS in given["_target_"]:
-        result["scaling"] = _LLAMA3_OF_NEMO.read(given)
+    elif isinstance(settings["_target_"], str) and _SCALED_CLASS in settings["_target_"]:
+        result["scaling"] = _LLAMA3_OF_NEMO.read(settings)
     elif linear != 1:
         result["scaling"] = {"rope_type": "linear", "factor": linear}
     return result
 
 
-def _of_latent(given: Settings, base: float, bridge: bool) -> tuple[dict[str, Any], float]:
+def _of_latent(settings: Settings, base: float, bridge: bool) -> tuple[dict[str, Any], float]:
     """Multi-head latent attention: YaRN unless rope_type says otherwise."""
-    dim = given.count("qk_pos_emb_head_dim", 64, HEAD_LIMIT)
-    check_share(given, "qk_pos_emb_head_dim", dim, HEAD_LIMIT)
-    kind = given.one_of("rope_type", ("rope", "yarn"), "yarn")
-    factor = given.positive("rotary_scaling_factor", 40.0 if bridge else 1.0)
+    dim = settings.count("qk_pos_emb_head_dim", 64, HEAD_LIMIT)
+    check_share(settings, "qk_pos_emb_head_dim", dim, HEAD_LIMIT)
+    kind = settings.one_of("rope_type", ("rope", "yarn"), "yarn")
+    factor = settings.positive("rotary_scaling_factor", 40.0 if bridge else 1.0)
     result: dict[str, Any] = {
         "head_dim": dim,
         "base": base,
@@ -215,67 +215,67 @@ def _of_latent(given: Settings, base: float, bridge: bool) -> tuple[dict[str, An
         "scaling": None,
     }
     if kind == "yarn":
-        scaling = _LATENT_YARN.read(given, factor=factor)
+        scaling = _LATENT_YARN.read(settings, factor=factor)
         result["scaling"], result["scale"] = scale_apart(scaling)
-    return result, yarn_scale(factor, given.weight("mscale_all_dim", 0.0)) ** 2
+    return result, yarn_scale(factor, settings.weight("mscale_all_dim", 0.0)) ** 2
 
 
-def _skipped(given: Settings, layers: int) -> list[bool]:
+def _skipped(settings: Settings, layers: int) -> list[bool]:
     """The layers that do not rotate: every n-th, or a list by layer; empty if all rotate."""
     key = "no_rope_freq"
-    rule = given[key]
+    rule = settings[key]
     if rule is None:
         return []
     if isinstance(rule, str):
-        rule = _pattern(given, key, rule)
+        rule = _pattern(settings, key, rule)
     if isinstance(rule, int) and not isinstance(rule, bool):
-        every = given.count(key) if isinstance(given[key], int) else rule
+        every = settings.count(key) if isinstance(settings[key], int) else rule
         return [(i + 1) % every == 0 for i in range(layers)]
     if not isinstance(rule, (list, tuple)) or len(rule) != layers:
         got = f"{len(rule)} entries" if isinstance(rule, (list, tuple)) else type(rule).__name__
-        given.wrong(key, f"an int or an entry for each of {layers} layers", got)
-    if not all(isinstance(each, int) for each in rule):  # a bool is an int
-        given.wrong(key, "0 or 1 for each layer", "other values")
-    return [bool(each) for each in rule]
+        settings.wrong(key, f"an int or an entry for each of {layers} layers", got)
+    if not all(isinstance(skip, int) for skip in rule):  # a bool is an int
+        settings.wrong(key, "0 or 1 for each layer", "other values")
+    return [bool(skip) for skip in rule]
 
 
-def _pattern(given: Settings, key: str, text: str) -> Any:
+def _pattern(settings: Settings, key: str, text: str) -> Any:
     """A number, or sums and products of lists of 0 and 1 ("([0]*3+[1]*1)*8"); runs no code."""
     expected = "a number, or lists of 0 and 1 with + and *"
     if len(text) > 1024:
-        given.wrong(key, expected, f"{len(text)} characters")
+        settings.wrong(key, expected, f"{len(text)} characters")
 
     def value(node: ast.expr) -> Any:
         if isinstance(node, ast.Constant) and type(node.value) is int:
             return node.value
         if isinstance(node, ast.List):
-            return [value(each) for each in node.elts]
+            return [value(item) for item in node.elts]
         if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Mult)):
-            one, other = value(node.left), value(node.right)
-            if isinstance(node.op, ast.Add) and isinstance(one, list) and isinstance(other, list):
-                found = one + other
-            elif isinstance(node.op, ast.Mult) and isinstance(one, list) != isinstance(other, list):
-                times = other if isinstance(one, list) else one
-                whole = one if isinstance(one, list) else other
+            left, right = value(node.left), value(node.right)
+            are_lists = isinstance(left, list), isinstance(right, list)
+            if isinstance(node.op, ast.Add) and all(are_lists):
+                layers = left + right
+            elif isinstance(node.op, ast.Mult) and any(are_lists) and not all(are_lists):
+                whole, times = (left, right) if are_lists[0] else (right, left)
                 if not 0 <= times * len(whole) <= LAYER_LIMIT:
-                    given.wrong(key, f"at most {LAYER_LIMIT} layers", "more")
-                found = whole * times
+                    settings.wrong(key, f"at most {LAYER_LIMIT} layers", "more")
+                layers = whole * times
             else:
-                given.wrong(key, expected, repr(text[:64]))
-            if len(found) > LAYER_LIMIT:
-                given.wrong(key, f"at most {LAYER_LIMIT} layers", "more")
-            return found
-        return given.wrong(key, expected, repr(text[:64]))
+                settings.wrong(key, expected, repr(text[:64]))
+            if len(layers) > LAYER_LIMIT:
+                settings.wrong(key, f"at most {LAYER_LIMIT} layers", "more")
+            return layers
+        return settings.wrong(key, expected, repr(text[:64]))
 
     try:
-        found = value(ast.parse(text, mode="eval").body)
+        pattern = value(ast.parse(text, mode="eval").body)
     except (SyntaxError, RecursionError, MemoryError, ValueError) as error:
         if hasattr(error, "fault"):
             raise
-        given.wrong(key, expected, repr(text[:64]))
-    if isinstance(found, int) and not 1 <= found <= LAYER_LIMIT:
-        given.wrong(key, f"a number in 1 .. {LAYER_LIMIT}", found)
-    return found
+        settings.wrong(key, expected, repr(text[:64]))
+    if isinstance(pattern, int) and not 1 <= pattern <= LAYER_LIMIT:
+        settings.wrong(key, f"a number in 1 .. {LAYER_LIMIT}", pattern)
+    return pattern
 
 
 # Writing

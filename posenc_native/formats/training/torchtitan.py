@@ -64,21 +64,21 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
 # The flat form, in releases up to 0.2
 
 
-def _of_arguments(given: Settings, source: str) -> Description:
-    name = _model_of(given)
-    layers = given.layers("n_layers")
+def _of_arguments(settings: Settings, source: str) -> Description:
+    name = _model_of(settings)
+    layers = settings.layers("n_layers")
     default = _BASES.get(name, 10000.0)
     assumed = f"torchtitan's {name} defaults to {default:,.0f}"
-    base, unknown = given.base("rope_theta", default, assumed)
+    base, unknown = settings.base("rope_theta", default, assumed)
     latent = name == "deepseek_v3"
     if latent:
-        head_dim = given.heads("qk_rope_head_dim") if "qk_rope_head_dim" in given else 64
-    elif "head_dim" in given or name in _HALF:
-        head_dim = given.count("head_dim", {"qwen3": 128, "gpt_oss": 64}.get(name), 1 << 13)
+        head_dim = settings.heads("qk_rope_head_dim") if "qk_rope_head_dim" in settings else 64
+    elif "head_dim" in settings or name in _HALF:
+        head_dim = settings.count("head_dim", {"qwen3": 128, "gpt_oss": 64}.get(name), 1 << 13)
     else:
-        head_dim = given.count("dim") // given.count("n_heads")
-    check_share(given, "n_heads", head_dim, head_dim)
-    scaling, scale, correction, remarks = _SCALINGS[name](given)
+        head_dim = settings.count("dim") // settings.count("n_heads")
+    check_share(settings, "n_heads", head_dim, head_dim)
+    scaling, scale, correction, remarks = _SCALINGS[name](settings)
     rotation: dict[str, Any] = {
         "head_dim": head_dim,
         "base": base,
@@ -87,13 +87,13 @@ def _of_arguments(given: Settings, source: str) -> Description:
         "scaling": scaling,
         "scale": scale,
     }
-    every = given.count("every_n_layers_nope") if "every_n_layers_nope" in given else 0
+    every = settings.count("every_n_layers_nope") if "every_n_layers_nope" in settings else 0
 
     def of_layer(i: int) -> tuple[None, dict[str, Any] | None, float]:
         return (None, None, 1.0) if every and i % every == 0 else (None, rotation, correction)
 
-    groups = grouped(given, layers, of_layer)
-    refuse_if_none_rotates(given, groups, "every_n_layers_nope")
+    groups = grouped(settings, layers, of_layer)
+    refuse_if_none_rotates(settings, groups, "every_n_layers_nope")
     if every:
         remarks.append("torchtitan counts from the first layer: layer 0 does not rotate.")
     return Description(
@@ -103,7 +103,7 @@ def _of_arguments(given: Settings, source: str) -> Description:
         model_type=name,
         groups=groups,
         layer_count=layers,
-        length=given.length("max_seq_len"),
+        length=settings.length("max_seq_len"),
         nope_layers=without_rotation(groups),
         words=_WORDS,
         unknown=tuple(unknown),
@@ -113,48 +113,48 @@ def _of_arguments(given: Settings, source: str) -> Description:
     )
 
 
-def _model_of(given: Settings) -> str:
-    if "ntk_alpha" in given or "ntk_beta" in given:
+def _model_of(settings: Settings) -> str:
+    if "ntk_alpha" in settings or "ntk_beta" in settings:
         return "gpt_oss"
-    if "qk_rope_head_dim" in given or "kv_lora_rank" in given:
+    if "qk_rope_head_dim" in settings or "kv_lora_rank" in settings:
         return "deepseek_v3"
-    if "every_n_layers_nope" in given or "interleave_moe_layer_step" in given:
+    if "every_n_layers_nope" in settings or "interleave_moe_layer_step" in settings:
         return "llama4"
-    return "qwen3" if "qk_norm" in given or "hidden_dim" in given else "llama3"
+    return "qwen3" if "qk_norm" in settings or "hidden_dim" in settings else "llama3"
 
 
 _Scaling = tuple[dict[str, Any] | None, float, float, list[str]]
 _BASES = {"qwen3": 1e6, "gpt_oss": 150000.0}
 
 
-def _llama3(given: Settings) -> _Scaling:
+def _llama3(settings: Settings) -> _Scaling:
     remarks = []
-    if "rope_scaling_args" not in given:
+    if "rope_scaling_args" not in settings:
         remarks.append("torchtitan 0.2 scales every Llama 3; earlier releases did not.")
-    return _LLAMA.read(given.inner("rope_scaling_args")), 1.0, 1.0, remarks
+    return _LLAMA.read(settings.inner("rope_scaling_args")), 1.0, 1.0, remarks
 
 
-def _llama4(given: Settings) -> _Scaling:
-    if "rope_scaling_args" not in given:
+def _llama4(settings: Settings) -> _Scaling:
+    if "rope_scaling_args" not in settings:
         return None, 1.0, 1.0, []
-    return _LLAMA4.read(given.inner("rope_scaling_args")), 1.0, 1.0, []
+    return _LLAMA4.read(settings.inner("rope_scaling_args")), 1.0, 1.0, []
 
 
-def _deepseek(given: Settings) -> _Scaling:
-    scaling = _DEEPSEEK.read(given)
+def _deepseek(settings: Settings) -> _Scaling:
+    scaling = _DEEPSEEK.read(settings)
     trained = scaling["original_max_position_embeddings"]
-    if given.count("max_seq_len", 16384, 1 << 53) <= trained:
+    if settings.count("max_seq_len", 16384, 1 << 53) <= trained:
         return (
             None,
             1.0,
             1.0,
             ["max_seq_len is not above original_seq_len, so torchtitan does not scale."],
         )
-    return scaling, 1.0, yarn_scale(scaling["factor"], given.weight("mscale", 1.0)) ** 2, []
+    return scaling, 1.0, yarn_scale(scaling["factor"], settings.weight("mscale", 1.0)) ** 2, []
 
 
-def _gpt_oss(given: Settings) -> _Scaling:
-    scaling = _GPT_OSS.read(given)
+def _gpt_oss(settings: Settings) -> _Scaling:
+    scaling = _GPT_OSS.read(settings)
     return scaling, yarn_scale(scaling["factor"]), 1.0, []
 
 
@@ -162,7 +162,7 @@ _SCALINGS = {
     "llama3": _llama3,
     "llama4": _llama4,
     "deepseek_v3": _deepseek,
-    "qwen3": lambda given: (None, 1.0, 1.0, []),
+    "qwen3": lambda settings: (None, 1.0, 1.0, []),
     "gpt_oss": _gpt_oss,
 }
 
@@ -216,7 +216,7 @@ def _of_rope(rope: Settings, attention: Settings, name: str) -> tuple[dict[str, 
     if kind == "yarn" and factor > 1:
         scaling = _YARN.read(rope)
         correction = yarn_scale(factor, attention.weight("mscale", 1.0)) ** 2
-    half = any(name.startswith(each) for each in (*_HALF, "qwen"))
+    half = any(name.startswith(prefix) for prefix in (*_HALF, "qwen"))
     arguments: dict[str, Any] = {
         "head_dim": head_dim,
         "base": rope.positive("theta", 10000.0),
@@ -225,7 +225,7 @@ def _of_rope(rope: Settings, attention: Settings, name: str) -> tuple[dict[str, 
         "scaling": scaling,
         "scale": 1.0,
     }
-    section = [int(each) for each in rope.numbers("mrope_section", 4)]
+    section = [int(pairs) for pairs in rope.numbers("mrope_section", 4)]
     if section:
         arguments["axis_map"] = mrope_axis_map(section, order="interleaved", pairs=head_dim // 2)
     return arguments, correction

@@ -52,8 +52,8 @@ def builders() -> Mapping[str, Mapping[str, Any]]:
 
 def _component(entries: Mapping[str, Any]) -> Any:
     model = entries.get("model")
-    given = model if isinstance(model, Mapping) and "_component_" in model else entries
-    return given.get("_component_"), given
+    builder = model if isinstance(model, Mapping) and "_component_" in model else entries
+    return builder.get("_component_"), builder
 
 
 def _claims(entries: Mapping[str, Any]) -> bool:
@@ -63,33 +63,33 @@ def _claims(entries: Mapping[str, Any]) -> bool:
 
 def _read(entries: Mapping[str, Any], source: str, function: str) -> Description:
     name, inner = _component(entries)
-    given = Settings(function, inner, "settings")
-    parts = given.text("_component_").split(".")
+    settings = Settings(function, inner, "settings")
+    parts = settings.text("_component_").split(".")
     family = parts[2] if len(parts) > 3 and parts[1] == "models" else ""
     if family not in _BUILDERS:
-        known = ", ".join(f"torchtune.models.{each}" for each in _BUILDERS)
-        given.wrong("_component_", f"a builder from {known}", repr(name))
+        known = ", ".join(f"torchtune.models.{builder}" for builder in _BUILDERS)
+        settings.wrong("_component_", f"a builder from {known}", repr(name))
     model = parts[-1]
     for prefix in _PREFIXES:
         model = model.removeprefix(prefix)
     in_code = builders().get(model, {})
-    given = Settings(function, {**in_code, **inner}, "settings")
-    if "embed_dim" not in given and "head_dim" not in given:
+    settings = Settings(function, {**in_code, **inner}, "settings")
+    if "embed_dim" not in settings and "head_dim" not in settings:
         expected = "the builder's arguments beside it (embed_dim, num_heads, num_layers, rope_base)"
-        given.wrong("_component_", expected, f"{parts[-1]}, which sets them in its code")
+        settings.wrong("_component_", expected, f"{parts[-1]}, which sets them in its code")
     pairing, base, factor = _BUILDERS[family]
-    head_dim = given.head_dim("head_dim", "embed_dim", "num_heads")
-    check_share(given, "num_heads", head_dim, head_dim)
-    scaling = None if factor is None else llama3(Word("scale_factor", factor)).read(given)
+    head_dim = settings.head_dim("head_dim", "embed_dim", "num_heads")
+    check_share(settings, "num_heads", head_dim, head_dim)
+    scaling = None if factor is None else llama3(Word("scale_factor", factor)).read(settings)
     unknown = []
-    if "rope_base" not in given and not in_code:
+    if "rope_base" not in settings and not in_code:
         unknown.append(Unknown("base", f"torchtune's {family} defaults to {base:,.0f}"))
-    layers = given.layers("num_layers") if "num_layers" in given else None
+    layers = settings.layers("num_layers") if "num_layers" in settings else None
     if layers is None:
         unknown.append(Unknown("layer_count"))
     rotation = {
         "head_dim": head_dim,
-        "base": given.positive("rope_base", base),
+        "base": settings.positive("rope_base", base),
         "rotary_dim": head_dim,
         "pairing": pairing,
         "scaling": scaling,
@@ -101,7 +101,7 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
         model_type=family,
         groups=(LayerGroup(None, tuple(range(layers or 0)), rotation),),
         layer_count=layers,
-        length=given.length("max_seq_len"),
+        length=settings.length("max_seq_len"),
         words=_WORDS,
         unknown=tuple(unknown),
         permuted_by="torchtune's hf_to_tune" if pairing == "interleaved" else "",
