@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from posenc_native.rotary.rotary import Rotary
 
 from .description import Description
@@ -111,6 +114,13 @@ def rotations(description: Description) -> dict[str | None, Rotary]:
 def softmax_correction(description: Description) -> float:
     """The largest of the layers' softmax corrections."""
     return max(group.softmax_correction for group in description.groups)
+
+
+def sections(axis_map: npt.NDArray[np.int64]) -> tuple[list[int], bool]:
+    """The number of pairs of each axis, and whether axes alternate instead of being in blocks."""
+    counts: list[int] = np.bincount(axis_map).tolist()
+    blocks = int((np.diff(axis_map) != 0).sum()) + 1
+    return counts, blocks > len(counts)
 
 
 def layer_types(description: Description) -> list[str]:

@@ -15,6 +15,7 @@ from posenc_native.formats.written import (
     differs,
     layer_types,
     rotations,
+    sections,
     softmax_correction,
 )
 from posenc_native.rotary.rotary import Rotary
@@ -108,7 +109,7 @@ def _write_rotation(
     if differs(rotary.scale, usual):
         written.entries[f"{name}.rope.scaling.attn_factor"] = rotary.scale / usual
     if rotary.axis_map is not None:
-        counts = np.bincount(rotary.axis_map).tolist()
+        counts, _ = sections(rotary.axis_map)
         written.put(words(name), axis_map=[*counts, 0, 0, 0, 0][:4])
         written.lose("Several position axes.", when=row["rope"] not in ("mrope", "imrope"))
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from posenc_native.formats.description import Description, Unknown
 from posenc_native.formats.form import Format
-from posenc_native.formats.written import Written, differs, layer_types, rotations
+from posenc_native.formats.written import Written, differs, layer_types, rotations, sections
 from posenc_native.models.config import Configuration
 from posenc_native.models.unread import unread_entries
 from posenc_native.rotary.rotary import Rotary
@@ -89,16 +89,17 @@ def _write(description: Description, written: Written) -> None:
     parameters: dict[str, Any] = {
         str(layer_type): _parameters(rotary, written) for layer_type, rotary in by_type.items()
     }
-    alike = len({repr(entry) for entry in parameters.values()}) == 1
+    if len({repr(entry) for entry in parameters.values()}) == 1:
+        parameters = next(iter(parameters.values()))
+    else:
+        parameters = {layer_type: entry for layer_type, entry in parameters.items() if entry}
     count, nope = description.layer_count or 0, {*description.nope_layers}
     words = {**WORDS, "head_dim": "qk_rope_head_dim"} if description.latent else WORDS
     written.put_sizes(words, description, rotaries[0])
     written.put(
         WORDS,
         model_type=description.model_type if description.entries else "",
-        rope_parameters=next(iter(parameters.values()))
-        if alike
-        else {layer_type: entry for layer_type, entry in parameters.items() if entry},
+        rope_parameters=parameters,
         layer_types=layer_types(description),
         no_rope_layers=[int(i not in nope) for i in range(count)] if nope else [],
     )
@@ -140,11 +141,8 @@ def _parameters(rotary: Rotary, written: Written) -> dict[str, Any]:
         else:
             written.lose_scale(rotary)
     if rotary.axis_map is not None:
-        counts = np.bincount(rotary.axis_map)
-        turns = int((np.diff(rotary.axis_map) != 0).sum()) + 1
-        parameters["mrope_section"] = counts.tolist()
-        if turns > len(counts):
-            parameters["mrope_interleaved"] = True
+        counts, alternate = sections(rotary.axis_map)
+        parameters |= {"mrope_section": counts} | ({"mrope_interleaved": True} if alternate else {})
         written.lose(f"Position axes other than 3: {len(counts)}.", when=len(counts) != 3)
     return parameters
 

@@ -12,8 +12,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from posenc_native.formats.description import Description
 from posenc_native.formats.form import Format
 from posenc_native.formats.scaling_words import (
@@ -33,7 +31,7 @@ from posenc_native.formats.settings import (
     refuse_if_none_rotates,
     without_rotation,
 )
-from posenc_native.formats.written import Written, differs, softmax_correction
+from posenc_native.formats.written import Written, differs, sections, softmax_correction
 from posenc_native.models.entries import HEAD_LIMIT, LAYER_LIMIT
 from posenc_native.rotary.rotary import Rotary
 from posenc_native.spectra.axes import mrope_axis_map
@@ -303,9 +301,8 @@ def _write(description: Description, written: Written) -> None:
         when=kind == "yarn" and not latent and (interleaved or not whole),
     )
     if rotary.axis_map is not None:
-        counts = np.bincount(rotary.axis_map).tolist()
-        turns = int((np.diff(rotary.axis_map) != 0).sum()) + 1
-        if turns == len(counts) == 3 and kind != "yarn":
+        counts, alternate = sections(rotary.axis_map)
+        if len(counts) == 3 and not alternate and kind != "yarn":
             written.entries |= {"position_embedding_type": "mrope", "mrope_section": counts}
         else:
             written.lose("Position axes beside YaRN, that alternate, or other than 3 of them.")
