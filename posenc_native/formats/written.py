@@ -90,10 +90,9 @@ class Written:
             f"{form} cannot say which layers do not rotate: the engine's code decides.",
             when=bool(description.nope_layers or description.unnumbered_without),
         )
-        numbers = {i for group in description.groups for i in group.layers}
         self.lose(
             f"{form} cannot say which layers have attention: the engine's code decides.",
-            when=bool(numbers) and len(numbers) != description.layer_count,
+            when=only_some_attend(description),
         )
 
 
@@ -116,6 +115,12 @@ def softmax_correction(description: Description) -> float:
     return max(group.softmax_correction for group in description.groups)
 
 
+def only_some_attend(description: Description) -> bool:
+    """Whether the layers with attention are known, and are not all layers."""
+    numbers = {i for group in description.groups for i in group.layers}
+    return bool(numbers) and len(numbers) != description.layer_count
+
+
 def sections(axis_map: npt.NDArray[np.int64]) -> tuple[list[int], bool]:
     """The number of pairs of each axis, and whether axes alternate instead of being in blocks."""
     counts: list[int] = np.bincount(axis_map).tolist()
@@ -132,6 +137,6 @@ def layer_types(description: Description) -> list[str]:
         if group.layer_type
     }
     count = description.layer_count
-    if not count or len({*names.values()}) < 2:
+    if not count or not names or (len({*names.values()}) == 1 and len(names) == count):
         return []
     return [names.get(i) or "linear_attention" for i in range(count)]

@@ -179,6 +179,16 @@ def test_megatron_has_no_axes_beside_yarn() -> None:
     assert any("axes beside YaRN" in sentence for sentence in written.lost)
 
 
+def test_layers_with_attention_are_named_for_transformers_or_said_to_be_lost() -> None:
+    model = read({**PUBLISHED["qwen3-next"], "num_hidden_layers": 4}, "read")
+    types = write(model, "hf").entries["layer_types"]
+    assert types == ["linear_attention"] * 3 + ["full_attention"]
+    sizes = {"block_count": 4, "context_length": 8192, "attention.key_length": 128}
+    keys = {f"qwen3next.{key}": value for key, value in sizes.items()}
+    written = write(read_again("gguf", {"general.architecture": "qwen3next", **keys}), "hf")
+    assert "Which layers have attention." in written.lost
+
+
 @pytest.mark.parametrize("form", WRITERS)
 def test_layers_of_one_type_that_differ_are_said_to(form: str) -> None:
     config = {"model_type": "llama", "head_dim": 64, "num_hidden_layers": 2, "rope_theta": 1e4}

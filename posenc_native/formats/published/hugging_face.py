@@ -10,7 +10,14 @@ import numpy as np
 
 from posenc_native.formats.description import Description, Unknown
 from posenc_native.formats.form import Format
-from posenc_native.formats.written import Written, differs, layer_types, rotations, sections
+from posenc_native.formats.written import (
+    Written,
+    differs,
+    layer_types,
+    only_some_attend,
+    rotations,
+    sections,
+)
 from posenc_native.models.config import Configuration
 from posenc_native.models.unread import unread_entries
 from posenc_native.rotary.rotary import Rotary
@@ -93,6 +100,7 @@ def _write(description: Description, written: Written) -> None:
         parameters = next(iter(parameters.values()))
     else:
         parameters = {layer_type: entry for layer_type, entry in parameters.items() if entry}
+    types = layer_types(description)
     count, nope = description.layer_count or 0, {*description.nope_layers}
     words = {**WORDS, "head_dim": "qk_rope_head_dim"} if description.latent else WORDS
     written.put_sizes(words, description, rotaries[0])
@@ -100,11 +108,15 @@ def _write(description: Description, written: Written) -> None:
         WORDS,
         model_type=description.model_type if description.entries else "",
         rope_parameters=parameters,
-        layer_types=layer_types(description),
+        layer_types=types,
         no_rope_layers=[int(i not in nope) for i in range(count)] if nope else [],
     )
     written.lose(
         "Heads of different widths.", when=len({rotary.head_dim for rotary in rotaries}) > 1
+    )
+    written.lose(
+        "Which layers have attention.",
+        when=count > 0 and not types and only_some_attend(description),
     )
     written.lose_pairing(
         "The pairing (interleaved): transformers has it in the code of a model, and most models "
