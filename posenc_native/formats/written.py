@@ -7,9 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from posenc_native.rotary.rotary import Rotary
 
 from .description import Description
@@ -119,13 +116,6 @@ def only_some_attend(description: Description) -> bool:
     """Whether the layers with attention are known, and are not all layers."""
     numbers = {i for group in description.groups for i in group.layers}
     return bool(numbers) and len(numbers) != description.layer_count
-
-
-def sections(axis_map: npt.NDArray[np.int64]) -> tuple[list[int], bool]:
-    """The number of pairs of each axis, and whether axes alternate instead of being in blocks."""
-    counts: list[int] = np.bincount(axis_map).tolist()
-    blocks = int((np.diff(axis_map) != 0).sum()) + 1
-    return counts, blocks > len(counts)
 
 
 def layer_types(description: Description) -> list[str]:

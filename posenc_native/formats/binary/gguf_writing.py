@@ -15,10 +15,10 @@ from posenc_native.formats.written import (
     differs,
     layer_types,
     rotations,
-    sections,
     softmax_correction,
 )
 from posenc_native.rotary.rotary import Rotary
+from posenc_native.spectra.axes import pairs_by_axis
 from posenc_native.spectra.frequencies import rounded_frequencies
 
 from .gguf_words import architectures, words, yarn_magnitude, yarn_words
@@ -109,7 +109,7 @@ def _write_rotation(
     if differs(rotary.scale, usual):
         written.entries[f"{name}.rope.scaling.attn_factor"] = rotary.scale / usual
     if rotary.axis_map is not None:
-        counts, _ = sections(rotary.axis_map)
+        counts, _ = pairs_by_axis(rotary.axis_map)
         written.put(words(name), axis_map=[*counts, 0, 0, 0, 0][:4])
         written.lose("Several position axes.", when=row["rope"] not in ("mrope", "imrope"))
 

@@ -16,11 +16,11 @@ from posenc_native.formats.written import (
     layer_types,
     only_some_attend,
     rotations,
-    sections,
 )
 from posenc_native.models.config import Configuration
 from posenc_native.models.unread import unread_entries
 from posenc_native.rotary.rotary import Rotary
+from posenc_native.spectra.axes import pairs_by_axis
 from posenc_native.spectra.scaling import rotary_frequencies
 
 NAME = "Hugging Face configuration"
@@ -153,8 +153,8 @@ def _parameters(rotary: Rotary, written: Written) -> dict[str, Any]:
         else:
             written.lose_scale(rotary)
     if rotary.axis_map is not None:
-        counts, alternate = sections(rotary.axis_map)
-        parameters |= {"mrope_section": counts} | ({"mrope_interleaved": True} if alternate else {})
+        counts, in_blocks = pairs_by_axis(rotary.axis_map)
+        parameters |= {"mrope_section": counts} | ({} if in_blocks else {"mrope_interleaved": True})
         written.lose(f"Position axes other than 3: {len(counts)}.", when=len(counts) != 3)
     return parameters
 

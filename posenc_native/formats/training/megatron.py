@@ -31,10 +31,10 @@ from posenc_native.formats.settings import (
     refuse_if_none_rotates,
     without_rotation,
 )
-from posenc_native.formats.written import Written, differs, sections, softmax_correction
+from posenc_native.formats.written import Written, differs, softmax_correction
 from posenc_native.models.entries import HEAD_LIMIT, LAYER_LIMIT
 from posenc_native.rotary.rotary import Rotary
-from posenc_native.spectra.axes import mrope_axis_map
+from posenc_native.spectra.axes import mrope_axis_map, pairs_by_axis
 
 TITLE = "Megatron-LM arguments"
 WORDS = {
@@ -301,8 +301,8 @@ def _write(description: Description, written: Written) -> None:
         when=kind == "yarn" and not latent and (interleaved or not whole),
     )
     if rotary.axis_map is not None:
-        counts, alternate = sections(rotary.axis_map)
-        if len(counts) == 3 and not alternate and kind != "yarn":
+        counts, in_blocks = pairs_by_axis(rotary.axis_map)
+        if len(counts) == 3 and in_blocks and kind != "yarn":
             written.entries |= {"position_embedding_type": "mrope", "mrope_section": counts}
         else:
             written.lose("Position axes beside YaRN, that alternate, or other than 3 of them.")
