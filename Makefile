@@ -94,7 +94,7 @@ test-all:  ## the slow tests too, and every SIMD target: what takes an hour
 	@POSENC_TEST_TARGETS=all $(BIN)/python -m pytest --numprocesses $(TEST_JOBS) --dist loadfile -m "" \
 		$(PYTEST_ARGS)
 
-asan:  ## tests on a build with AddressSanitizer and UndefinedBehaviorSanitizer; PYTEST_ARGS=tests/base
+asan:  ## tests on a build with AddressSanitizer and UndefinedBehaviorSanitizer; PYTEST_ARGS=tests/core/calls
 	@$(SETUP) test oracles docs package
 	@TEST_JOBS=$(TEST_JOBS) scripts/sanitize.sh address $(PYTEST_ARGS)
 
@@ -105,7 +105,7 @@ tsan:  ## tests on a build with ThreadSanitizer; PYTEST_ARGS=tests/engines
 free-threaded:  ## build and test for a Python without the interpreter lock; PYTHON=python3.14t
 	@scripts/free_threaded.sh $(ARGS)
 
-aarch64:  ## build for Arm, compare bits and test under an emulator; ARGS=tests/rotary
+aarch64:  ## build for Arm, compare bits and test under an emulator; ARGS=tests/encodings/rotary
 	@$(SETUP) aarch64 qemu package
 	@TEST_JOBS=$(TEST_JOBS) scripts/aarch64.sh $(ARGS)
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import posenc_native as pn
-from posenc_native.base.views import rotary_view
+from posenc_native.core.calls.views import rotary_view
 from posenc_native.engines.plain import phases
 
 from .bound import from_first
@@ -267,7 +267,7 @@ class Rotated(NamedTuple):
 
 
 def _rotated(arguments: dict[str, Any], name: str) -> Rotated:
-    """An input rotated, and normed if it is to be: the formulas of base/norms.py, in float64."""
+    """An input rotated, and normed if it is to be: the formulas of core/calls/norms.py, in float64."""
     x, options = arguments[name], _options(arguments, name)
     wide, cut = x.astype(np.float64), _cut(options)
     # Rounded as written, each step may be off by half a unit, or by less than the least number.

@@ -20,24 +20,66 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from posenc_native.base.suggestions.vocabulary import answered, unknown_name
+from posenc_native.core.calls.suggestions.vocabulary import answered, unknown_name
 from posenc_native.engines import late
 
 from .engines.backend import get_num_threads, set_backend, set_num_threads
 
 if TYPE_CHECKING:
     from . import flex, hf, nn, plot
-    from .absolute.encodings import (
+    from .checkpoints.explanations.compare import compare
+    from .checkpoints.explanations.explain import explain
+    from .core.frequencies.axes import mrope_axis_map
+    from .core.frequencies.frequencies import frequencies, wavelengths
+    from .core.frequencies.scaling import rotary_frequencies, softmax_correction
+    from .encodings.absolute.encodings import (
         combine,
         learned_positions,
         linear_positions,
         normalized_positions,
         recurrent_positions,
     )
-    from .absolute.resampling import resample_positions
-    from .configuration import show_config
-    from .explanations.compare import compare
-    from .explanations.explain import explain
+    from .encodings.absolute.resampling import resample_positions
+    from .encodings.positions.context_parallel import ContextParallel, context_parallel_positions
+    from .encodings.positions.grids import (
+        add_unrotated_tokens,
+        augment_coordinates,
+        grid_positions,
+        image_coordinates,
+        packed_grid_positions,
+    )
+    from .encodings.positions.rows import packed_positions, packed_segments, padded_positions
+    from .encodings.positions.vision_language import vision_language_positions
+    from .encodings.relative.alibi import alibi_columns, alibi_diagonals, alibi_slopes
+    from .encodings.relative.anywhere import bias_at_positions
+    from .encodings.relative.bias import add_toeplitz_bias, diagonal_sums, toeplitz_bias
+    from .encodings.relative.buckets import deberta_bucket, relative_position_bucket
+    from .encodings.relative.columns import clipped_index, deberta_index
+    from .encodings.relative.distances import relative_positions
+    from .encodings.relative.kernels import fire_bias, kerple_diagonals, sandwich_diagonals
+    from .encodings.relative.lookup import relative_gather, relative_scatter
+    from .encodings.relative.tables import clipped_diagonals, t5_diagonals
+    from .encodings.relative.windows import swin_diagonals, swin_v2_coordinates
+    from .encodings.rotary.append import rotary_append, rotary_append_tables
+    from .encodings.rotary.apply import apply_rotary, apply_rotary_qk
+    from .encodings.rotary.by_tables import (
+        apply_rotary_qk_tables,
+        apply_rotary_tables,
+        rotary_tables,
+    )
+    from .encodings.rotary.full_width import FullWidthRotary
+    from .encodings.rotary.norm import norm_rotary_qk, norm_rotary_qk_tables
+    from .encodings.rotary.rerotate import rerotate
+    from .encodings.rotary.rotary import Rotary
+    from .encodings.rotary.several_axes import axial_rotary, mixed_frequencies, vision_rotary
+    from .encodings.rotary.xpos import apply_xpos, xpos_tables
+    from .encodings.selective.phases import accumulated_phases, phase_tables
+    from .encodings.selective.rotary import selective_rotary_qk
+    from .encodings.sinusoids.grid import GridCoordinates
+    from .encodings.sinusoids.presets import sinusoidal_presets
+    from .encodings.sinusoids.spec import SinusoidalSpec, sinusoidal_grid, sinusoidal_preset
+    from .encodings.sinusoids.tables import add_sinusoidal, shift_matrix, sinusoidal
+    from .engines.configuration import show_config
     from .models.layers import nope_layers
     from .models.presets import rotary_presets
     from .models.weights import (
@@ -47,48 +89,6 @@ if TYPE_CHECKING:
         permute_qk,
         permute_state_dict,
     )
-    from .positions.context_parallel import ContextParallel, context_parallel_positions
-    from .positions.grids import (
-        add_unrotated_tokens,
-        augment_coordinates,
-        grid_positions,
-        image_coordinates,
-        packed_grid_positions,
-    )
-    from .positions.rows import packed_positions, packed_segments, padded_positions
-    from .positions.vision_language import vision_language_positions
-    from .qkv.append import rotary_append, rotary_append_tables
-    from .qkv.norm import norm_rotary_qk, norm_rotary_qk_tables
-    from .relative.alibi import alibi_columns, alibi_diagonals, alibi_slopes
-    from .relative.anywhere import bias_at_positions
-    from .relative.bias import add_toeplitz_bias, diagonal_sums, toeplitz_bias
-    from .relative.buckets import deberta_bucket, relative_position_bucket
-    from .relative.columns import clipped_index, deberta_index
-    from .relative.distances import relative_positions
-    from .relative.kernels import fire_bias, kerple_diagonals, sandwich_diagonals
-    from .relative.lookup import relative_gather, relative_scatter
-    from .relative.tables import clipped_diagonals, t5_diagonals
-    from .relative.windows import swin_diagonals, swin_v2_coordinates
-    from .rotary.apply import apply_rotary, apply_rotary_qk
-    from .rotary.by_tables import (
-        apply_rotary_qk_tables,
-        apply_rotary_tables,
-        rotary_tables,
-    )
-    from .rotary.full_width import FullWidthRotary
-    from .rotary.rerotate import rerotate
-    from .rotary.rotary import Rotary
-    from .rotary.several_axes import axial_rotary, mixed_frequencies, vision_rotary
-    from .rotary.xpos import apply_xpos, xpos_tables
-    from .selective.phases import accumulated_phases, phase_tables
-    from .selective.rotary import selective_rotary_qk
-    from .sinusoids.grid import GridCoordinates
-    from .sinusoids.presets import sinusoidal_presets
-    from .sinusoids.spec import SinusoidalSpec, sinusoidal_grid, sinusoidal_preset
-    from .sinusoids.tables import add_sinusoidal, shift_matrix, sinusoidal
-    from .spectra.axes import mrope_axis_map
-    from .spectra.frequencies import frequencies, wavelengths
-    from .spectra.scaling import rotary_frequencies, softmax_correction
 
 __version__ = "0.1.0"
 
@@ -186,53 +186,53 @@ __all__ = [
 # The module of each public name, imported when the name is first used: importing all of them takes
 # 40 ms. Type checkers read the imports above; a test compares the two.
 _PLACES = {
-    "absolute.encodings": (
+    "encodings.absolute.encodings": (
         "combine learned_positions linear_positions normalized_positions recurrent_positions"
     ),
-    "absolute.resampling": "resample_positions",
-    "configuration": "show_config",
-    "explanations.compare": "compare",
-    "explanations.explain": "explain",
+    "encodings.absolute.resampling": "resample_positions",
+    "engines.configuration": "show_config",
+    "checkpoints.explanations.compare": "compare",
+    "checkpoints.explanations.explain": "explain",
     "models.layers": "nope_layers",
     "models.presets": "rotary_presets",
     "models.weights": (
         "PairingEvidence expected_pairing guess_pairing permute_qk permute_state_dict"
     ),
-    "positions.context_parallel": "ContextParallel context_parallel_positions",
-    "positions.grids": (
+    "encodings.positions.context_parallel": "ContextParallel context_parallel_positions",
+    "encodings.positions.grids": (
         "add_unrotated_tokens augment_coordinates grid_positions image_coordinates "
         "packed_grid_positions"
     ),
-    "positions.rows": "packed_positions packed_segments padded_positions",
-    "positions.vision_language": "vision_language_positions",
-    "qkv.append": "rotary_append rotary_append_tables",
-    "qkv.norm": "norm_rotary_qk norm_rotary_qk_tables",
-    "relative.alibi": "alibi_columns alibi_diagonals alibi_slopes",
-    "relative.anywhere": "bias_at_positions",
-    "relative.bias": "add_toeplitz_bias diagonal_sums toeplitz_bias",
-    "relative.buckets": "deberta_bucket relative_position_bucket",
-    "relative.columns": "clipped_index deberta_index",
-    "relative.distances": "relative_positions",
-    "relative.kernels": "fire_bias kerple_diagonals sandwich_diagonals",
-    "relative.lookup": "relative_gather relative_scatter",
-    "relative.tables": "clipped_diagonals t5_diagonals",
-    "relative.windows": "swin_diagonals swin_v2_coordinates",
-    "rotary.apply": "apply_rotary apply_rotary_qk",
-    "rotary.by_tables": "apply_rotary_qk_tables apply_rotary_tables rotary_tables",
-    "rotary.full_width": "FullWidthRotary",
-    "rotary.rerotate": "rerotate",
-    "rotary.rotary": "Rotary",
-    "rotary.several_axes": "axial_rotary mixed_frequencies vision_rotary",
-    "rotary.xpos": "apply_xpos xpos_tables",
-    "selective.phases": "accumulated_phases phase_tables",
-    "selective.rotary": "selective_rotary_qk",
-    "sinusoids.grid": "GridCoordinates",
-    "sinusoids.presets": "sinusoidal_presets",
-    "sinusoids.spec": "SinusoidalSpec sinusoidal_grid sinusoidal_preset",
-    "sinusoids.tables": "add_sinusoidal shift_matrix sinusoidal",
-    "spectra.axes": "mrope_axis_map",
-    "spectra.frequencies": "frequencies wavelengths",
-    "spectra.scaling": "rotary_frequencies softmax_correction",
+    "encodings.positions.rows": "packed_positions packed_segments padded_positions",
+    "encodings.positions.vision_language": "vision_language_positions",
+    "encodings.rotary.append": "rotary_append rotary_append_tables",
+    "encodings.rotary.norm": "norm_rotary_qk norm_rotary_qk_tables",
+    "encodings.relative.alibi": "alibi_columns alibi_diagonals alibi_slopes",
+    "encodings.relative.anywhere": "bias_at_positions",
+    "encodings.relative.bias": "add_toeplitz_bias diagonal_sums toeplitz_bias",
+    "encodings.relative.buckets": "deberta_bucket relative_position_bucket",
+    "encodings.relative.columns": "clipped_index deberta_index",
+    "encodings.relative.distances": "relative_positions",
+    "encodings.relative.kernels": "fire_bias kerple_diagonals sandwich_diagonals",
+    "encodings.relative.lookup": "relative_gather relative_scatter",
+    "encodings.relative.tables": "clipped_diagonals t5_diagonals",
+    "encodings.relative.windows": "swin_diagonals swin_v2_coordinates",
+    "encodings.rotary.apply": "apply_rotary apply_rotary_qk",
+    "encodings.rotary.by_tables": "apply_rotary_qk_tables apply_rotary_tables rotary_tables",
+    "encodings.rotary.full_width": "FullWidthRotary",
+    "encodings.rotary.rerotate": "rerotate",
+    "encodings.rotary.rotary": "Rotary",
+    "encodings.rotary.several_axes": "axial_rotary mixed_frequencies vision_rotary",
+    "encodings.rotary.xpos": "apply_xpos xpos_tables",
+    "encodings.selective.phases": "accumulated_phases phase_tables",
+    "encodings.selective.rotary": "selective_rotary_qk",
+    "encodings.sinusoids.grid": "GridCoordinates",
+    "encodings.sinusoids.presets": "sinusoidal_presets",
+    "encodings.sinusoids.spec": "SinusoidalSpec sinusoidal_grid sinusoidal_preset",
+    "encodings.sinusoids.tables": "add_sinusoidal shift_matrix sinusoidal",
+    "core.frequencies.axes": "mrope_axis_map",
+    "core.frequencies.frequencies": "frequencies wavelengths",
+    "core.frequencies.scaling": "rotary_frequencies softmax_correction",
 }
 _MODULES = {name: module for module, names in _PLACES.items() for name in names.split()}
 
@@ -267,7 +267,7 @@ if not TYPE_CHECKING:
         try:
             return importlib.import_module(f".{room}", __name__)
         except ImportError as error:
-            from .base.optional import Unavailable
+            from .core.calls.optional import Unavailable
 
             # The same object in all threads; a later import of the submodule replaces it.
             return globals().setdefault(room, Unavailable(f"{__name__}.{room}", error))

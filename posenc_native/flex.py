@@ -21,7 +21,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from .base.optional import absent, install_command
+from .core.calls.optional import absent, install_command
 
 if absent("torch"):
     raise ImportError(f"posenc_native.flex needs torch: {install_command('torch')}")
@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .base.arguments import (
+from .core.calls.arguments import (
     FLOAT_DTYPES,
     INTEGER_DTYPES,
     check_dtype,
@@ -39,8 +39,14 @@ from .base.arguments import (
     wrong_type,
     wrong_value,
 )
+from .encodings.relative.entries import (
+    Lengths,
+    first_entry,
+    given_or_default,
+    index_and_entry,
+    lengths_of,
+)
 from .engines.plain.numbers import readable
-from .relative.entries import Lengths, first_entry, given_or_default, index_and_entry, lengths_of
 
 __all__ = ["gather_score_mod", "toeplitz_score_mod"]
 

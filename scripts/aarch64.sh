@@ -135,10 +135,10 @@ done
 echo "the bits of $(wc -l <"$work/bits.NEON") results are those of ${compared[*]}"
 
 if (($# == 0)); then
-  set -- tests/base/test_errors.py tests/sinusoids/test_{errors,tables}.py \
-    tests/relative/test_{errors,relative,large_calls}.py \
+  set -- tests/core/calls/test_errors.py tests/encodings/sinusoids/test_{errors,tables}.py \
+    tests/encodings/relative/test_{errors,relative,large_calls}.py \
     tests/engines/test_{phase,reference,properties}.py \
-    tests/rotary/test_{errors,rotary,same_bits,rounding,heads_and_axes,backward}.py
+    tests/encodings/rotary/test_{errors,rotary,same_bits,rounding,heads_and_axes,backward}.py
 fi
 say "Running tests under the emulator: some minutes"
 cd "$work/repository"

@@ -6,7 +6,7 @@
 Rows stay in the order in which they stand. A value is written on one line if it fits there; a
 longer mapping has a line for each key, a longer list as many numbers on a line as fit. What rows
 mean is said where they are read, in posenc_native/models/*.py and
-posenc_native/formats/binary/gguf.py; tests/models/test_rows.py says what must be in them.
+posenc_native/checkpoints/formats/binary/gguf.py; tests/models/test_rows.py says what must be in them.
 """
 
 from __future__ import annotations

@@ -175,7 +175,7 @@ import importlib.util, json, os, shutil, sys
 found = [tool for tool in json.loads(sys.argv[2]) if shutil.which(tool)]
 assert not found, f"compilers on PATH: {found}"
 import posenc_native as pn
-from posenc_native import configuration
+from posenc_native.engines import configuration
 assert pn.__file__.startswith(sys.prefix), pn.__file__
 config = configuration.configuration()
 assert config["backend"] == "native", config

@@ -17,17 +17,20 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "posenc_native"
 
 # From the ground up. A room imports from floors below its own, and within its floor from rooms to
-# the left.
+# the left. So do the rooms within a room.
 FLOORS = (
-    ("base",),
-    ("spectra",),
-    ("engines",),
-    ("models", "positions", "absolute"),
-    ("qkv", "rotary", "selective", "sinusoids", "relative", "formats", "explanations"),
-    ("configuration", "posenc_native"),  # the public names
-    ("nn", "hf", "flex", "plot"),
+    ("core",),
+    ("engines", "models"),
+    ("encodings",),
+    ("nn", "hf", "flex", "checkpoints"),
+    ("plot", "posenc_native"),  # posenc_native: the public names
     ("cli",),
 )
+INNER = {
+    "core": ("calls", "frequencies", "documents"),
+    "encodings": ("positions", "absolute", "rotary", "selective", "sinusoids", "relative"),
+    "checkpoints": ("formats", "explanations"),
+}
 
 
 def modules(package: Path = PACKAGE) -> dict[str, Path]:
@@ -116,6 +119,11 @@ def room(module: str) -> str:
     return rest.partition(".")[0] or package
 
 
+def inner(module: str) -> str:
+    """The room of a module within its room, if it has some."""
+    return (*module.split("."), "", "")[2] if room(module) in INNER else ""
+
+
 def rooms(arrows: dict[str, set[str]]) -> dict[str, set[str]]:
     """Which rooms each of them imports from."""
     found: dict[str, set[str]] = {room(module): set() for module in arrows}
@@ -128,11 +136,21 @@ def upward(arrows: dict[str, set[str]]) -> list[str]:
     """Imports that do not go down, in words."""
     place = {name: (floor, i) for floor, row in enumerate(FLOORS) for i, name in enumerate(row)}
     place["__main__"] = (len(FLOORS), 0)
+
+    def goes_down(module: str, target: str) -> bool:
+        if room(module) != room(target):
+            return place[room(target)] < place[room(module)]
+        mine, other = inner(module), inner(target)
+        if mine == other or not other:
+            return True
+        order = INNER[room(module)]
+        return bool(mine) and order.index(other) < order.index(mine)
+
     return [
         f"{module} imports {target}"
         for module, targets in sorted(arrows.items())
         for target in sorted(targets)
-        if room(module) != room(target) and place[room(module)] <= place[room(target)]
+        if not goes_down(module, target)
     ]
 
 
@@ -153,6 +171,10 @@ def picture() -> str:
             number = str(floor) if i == 0 else ""
             on = " ".join(sorted(direct))
             lines.append(f"{number:>2}  {name:14}{files:3} files   {on}".rstrip())
+            lines += [
+                f"      {within:12}{sum((room(m), inner(m)) == (name, within) for m in known):3}"
+                for within in reversed(INNER.get(name, ()))
+            ]
     return "\n".join([*lines, "```", ""])
 
 

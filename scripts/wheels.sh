@@ -110,7 +110,7 @@ import sys
 import numpy as np
 
 import posenc_native as pn
-from posenc_native import configuration
+from posenc_native.engines import configuration
 from posenc_native.engines import backend
 
 assert pn.__file__.startswith(sys.argv[1]), pn.__file__
@@ -149,7 +149,7 @@ run_tests() {
 import sys
 
 import posenc_native
-from posenc_native import configuration
+from posenc_native.engines import configuration
 from posenc_native.engines import backend
 
 assert posenc_native.__file__.startswith(sys.argv[1]), posenc_native.__file__

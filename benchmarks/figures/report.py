@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.clock import limits
 from benchmarks.clock.harness import Contestant, Result, Skipped
-from posenc_native import configuration
+from posenc_native.engines import configuration
 
 from . import judging
 

@@ -45,7 +45,7 @@ class Cuda:
             return "the torch operators were not built"
         if self.kind != "cuda":
             return ""  # kernels of the processor stand in for those of CUDA
-        from posenc_native.engines.tensors import cuda
+        from posenc_native.engines.torch import cuda
 
         return cuda.problem(torch.cuda.current_device())
 

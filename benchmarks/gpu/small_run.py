@@ -20,8 +20,8 @@ from torch_cases import FAR, FLOATS, FRACTIONAL, ROTARY_CASES, RotaryCase, rando
 
 import posenc_native as pn
 from benchmarks.gpu.device import Cuda
-from posenc_native.base.norms import Norm
-from posenc_native.base.rotation import Rotation, TableRotation
+from posenc_native.core.calls.norms import Norm
+from posenc_native.core.calls.rotation import Rotation, TableRotation
 
 Results = list[torch.Tensor]
 _ops = torch.ops.posenc_native

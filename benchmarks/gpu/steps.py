@@ -39,11 +39,11 @@ class Step:
 _SMALL = ("benchmarks/gpu/small_run.py",)
 _OF_SMALL = (*_SMALL, "tests/shared")
 _QUICK_SMALL = (*_SMALL, "-k", "bfloat16 or operator")
-_TESTS = ("tests/engines/tensors", "tests/nn/test_rotary.py",
+_TESTS = ("tests/engines/torch", "tests/nn/test_rotary.py",
           *(f"tests/hf/test_{name}.py" for name in ("patch", "compile", "precision")),
           *(f"tests/{name}/test_errors.py" for name in ("rotary", "sinusoids", "relative", "qkv")),
-          "tests/rotary/test_errors_of_q_and_k.py",
-          "tests/relative/test_errors_of_distances.py")  # fmt: skip
+          "tests/encodings/rotary/test_errors_of_q_and_k.py",
+          "tests/encodings/relative/test_errors_of_distances.py")  # fmt: skip
 _TIMES = ("-s", "benchmarks/gpu/times.py")  # it prints its table as it grows
 
 # Most news for a minute first. The small run tells within one whether anything works. Tests come
@@ -56,7 +56,7 @@ STEPS = (
     Step("small run", 120, 30, _OF_SMALL, _SMALL, _QUICK_SMALL, {"CUDA_LAUNCH_BLOCKING": "1"}),
     # Side by side; torch's own threads would get into each other's way.
     Step("tests", 240, 120, ("pyproject.toml", "tests"), _TESTS,
-         ("tests/engines/tensors/test_cuda.py", "tests/nn/test_rotary.py"),
+         ("tests/engines/torch/test_cuda.py", "tests/nn/test_rotary.py"),
          {"OMP_NUM_THREADS": "2"}),
     Step("times", 300, 60, ("benchmarks/clock/harness.py", "benchmarks/gpu/peers.py",
                             "benchmarks/gpu/rows.py", "benchmarks/gpu/timing.py",

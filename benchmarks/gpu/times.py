@@ -21,7 +21,7 @@ import torch
 
 from benchmarks.figures.report import version
 from benchmarks.gpu import device, record, rows, timing
-from posenc_native import configuration
+from posenc_native.engines import configuration
 
 # Times of one row lie within two hundredths of each other on one GPU, from day to day.
 SLOWER = 0.9

@@ -13,8 +13,8 @@ from decimal import Decimal
 import numpy as np
 
 import posenc_native as pn
+from posenc_native.core.frequencies.frequencies import EXACT, TWO_PI
 from posenc_native.engines import backend
-from posenc_native.spectra.frequencies import EXACT, TWO_PI
 
 WORD = np.uint64(2**32 - 1)
 FIRST, LAST = -64, 8  # exponents of 2

@@ -15,7 +15,7 @@
 // core/phase.h has. Larger steps and float64 go its way.
 //
 // A step of 16 bits has at most 11 of them in its number, so that step times 42 bits is exact and
-// two parts do. tests/selective/test_phases.py tries every float16 and bfloat16.
+// two parts do. tests/encodings/selective/test_phases.py tries every float16 and bfloat16.
 
 #include "cpu/one_target.h"
 // After one_target.h:

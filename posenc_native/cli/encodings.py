@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from posenc_native.base.arguments import SINUSOIDAL_LAYOUTS, WIDTH_LIMIT
-from posenc_native.base.errors import fault_of, names_like
+from posenc_native.core.calls.arguments import SINUSOIDAL_LAYOUTS, WIDTH_LIMIT
+from posenc_native.core.calls.errors import fault_of, names_like
+from posenc_native.encodings.rotary.rotary import Rotary
+from posenc_native.encodings.sinusoids.presets import sinusoidal_presets
+from posenc_native.encodings.sinusoids.spec import SinusoidalSpec
 from posenc_native.models.presets import rotary_presets
-from posenc_native.rotary.rotary import Rotary
-from posenc_native.sinusoids.presets import sinusoidal_presets
-from posenc_native.sinusoids.spec import SinusoidalSpec
 
 from .kinds import Kind, at_least_one, number, reading, whole_number
 from .parser import (

@@ -7,10 +7,10 @@ from json import dumps
 
 import numpy as np
 
-from posenc_native import configuration
+from posenc_native.encodings.sinusoids.tables import sinusoidal
+from posenc_native.engines import configuration
 from posenc_native.engines.backend import torch_library
 from posenc_native.engines.late import torch_operations
-from posenc_native.sinusoids.tables import sinusoidal
 
 from .terminal import show_table
 

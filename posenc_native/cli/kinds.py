@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from posenc_native.base.arguments import FLOAT_DTYPES
+from posenc_native.core.calls.arguments import FLOAT_DTYPES
 
 from .parser import CommandError, require
 from .positions import Positions

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
-from posenc_native.base.errors import fault_of
-from posenc_native.base.optional import absent, install_command
-from posenc_native.base.suggestions.vocabulary import meant
+from posenc_native.core.calls.errors import fault_of
+from posenc_native.core.calls.optional import absent, install_command
+from posenc_native.core.calls.suggestions.vocabulary import meant
 
 from . import terminal
 

@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from posenc_native import plot
-from posenc_native.relative import alibi, kernels, tables
-from posenc_native.rotary.rotary import Rotary
-from posenc_native.sinusoids.spec import SinusoidalSpec
+from posenc_native.encodings.relative import alibi, kernels, tables
+from posenc_native.encodings.rotary.rotary import Rotary
+from posenc_native.encodings.sinusoids.spec import SinusoidalSpec
 
 from .encodings import KINDS
 from .kinds import ArrayFile, Count, Floats, Ints, Kind, Places, reading

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from posenc_native.base import arguments
-from posenc_native.base.arguments import is_tensor, is_torch_dtype, wrong_type, wrong_value
+from posenc_native.core.calls import arguments
+from posenc_native.core.calls.arguments import is_tensor, is_torch_dtype, wrong_type, wrong_value
 
 from . import late
 from .plain.numbers import readable
@@ -42,7 +42,7 @@ def of_wholes(function: AnyFunction) -> AnyFunction:
         values = (*args, *kwargs.values())
         if not any_dtensor(*values):
             return function(*args, **kwargs)
-        from .tensors.sharded.cut import gathered, mesh_of, whole
+        from .torch.sharded.cut import gathered, mesh_of, whole
 
         mesh = mesh_of(values)
         wholes = {name: gathered(value, mesh) for name, value in kwargs.items()}
@@ -226,7 +226,7 @@ class Arrays:
             bounds = self.xp.tensor(steps, device=self.device)
             if self._mesh is None:
                 return self.xp.searchsorted(bounds, values.contiguous(), side="right")
-            from .tensors.sharded.cut import elementwise
+            from .torch.sharded.cut import elementwise
 
             # torch has no DTensor rule for searchsorted.
             return elementwise(lambda x: self.xp.searchsorted(bounds, x, side="right"), values)
@@ -242,7 +242,7 @@ class Arrays:
         """A tensor beside DTensors, marked for torch as the same on each rank."""
         if self._mesh is None:
             return tensor
-        from .tensors.sharded.cut import summed
+        from .torch.sharded.cut import summed
 
         return summed(tensor, self._mesh)
 

@@ -10,16 +10,16 @@ import sys
 from collections.abc import Callable
 from types import ModuleType
 
-from posenc_native.base import arguments
+from posenc_native.core.calls import arguments
 
 _torch_operations: ModuleType | None = None
 
 
 def torch_operations() -> ModuleType:
-    """The module of operations on tensors, engines/tensors; this imports torch."""
+    """The module of operations on tensors, engines/torch; this imports torch."""
     global _torch_operations
     if _torch_operations is None:
-        _torch_operations = importlib.import_module(".tensors", __package__)
+        _torch_operations = importlib.import_module(".torch", __package__)
     return _torch_operations
 
 

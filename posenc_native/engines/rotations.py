@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy import ndarray
 
-from posenc_native.base import arguments
-from posenc_native.base.caches import Cache
-from posenc_native.base.descriptions import DESCRIBED, check_none_beside, description_in
-from posenc_native.base.errors import blame, fault_of
-from posenc_native.base.pairs import (
+from posenc_native.core.calls import arguments
+from posenc_native.core.calls.caches import Cache
+from posenc_native.core.calls.descriptions import DESCRIBED, check_none_beside, description_in
+from posenc_native.core.calls.errors import blame, fault_of
+from posenc_native.core.calls.pairs import (
     FIRST,
     as_operands,
     first_given,
@@ -33,8 +33,8 @@ from posenc_native.base.pairs import (
     tables_of_each,
     to_each,
 )
-from posenc_native.base.rotation import Rotation, TableRotation
-from posenc_native.base.suggestions.hints import hint_at
+from posenc_native.core.calls.rotation import Rotation, TableRotation
+from posenc_native.core.calls.suggestions.hints import hint_at
 
 from . import backend, late
 

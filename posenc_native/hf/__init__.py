@@ -35,7 +35,7 @@ left alone.
 
 from __future__ import annotations
 
-from posenc_native.base.optional import absent, install_command
+from posenc_native.core.calls.optional import absent, install_command
 
 if absent("torch"):
     raise ImportError(

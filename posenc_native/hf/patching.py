@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from posenc_native.base.arguments import wrong_type
-from posenc_native.base.suggestions.vocabulary import answered
+from posenc_native.core.calls.arguments import wrong_type
+from posenc_native.core.calls.suggestions.vocabulary import answered
 
 from .forms import NotServed
 from .groups import groups_sharing_tables

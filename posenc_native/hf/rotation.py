@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from posenc_native.qkv.norm import norm_rotary_qk_tables
-from posenc_native.rotary.by_tables import apply_rotary_qk_tables
+from posenc_native.encodings.rotary.by_tables import apply_rotary_qk_tables
+from posenc_native.encodings.rotary.norm import norm_rotary_qk_tables
 
 from .forms import Form, NotServed
 from .normed.norms import PutOff, now, over
 from .signatures import RotaryArguments, rotary_arguments, title_of
 
 if TYPE_CHECKING:
-    from posenc_native.base.kinds import Pairing
+    from posenc_native.core.calls.kinds import Pairing
 
 __all__ = ["Rotation", "probe_function"]
 

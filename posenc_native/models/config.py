@@ -16,10 +16,10 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from posenc_native.base import arguments
-from posenc_native.base.errors import did_you_mean
-from posenc_native.spectra.axes import axial_arguments, mrope_axis_map
-from posenc_native.spectra.scaling import (
+from posenc_native.core.calls import arguments
+from posenc_native.core.calls.errors import did_you_mean
+from posenc_native.core.frequencies.axes import axial_arguments, mrope_axis_map
+from posenc_native.core.frequencies.scaling import (
     ROTARY_SCALINGS,
     scaled_frequencies,
     softmax_correction,

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from posenc_native.base import arguments
-from posenc_native.base.arguments import wrong_type, wrong_value
-from posenc_native.spectra.scaling import ROTARY_SCALINGS
+from posenc_native.core.calls import arguments
+from posenc_native.core.calls.arguments import wrong_type, wrong_value
+from posenc_native.core.frequencies.scaling import ROTARY_SCALINGS
 
 HEAD_LIMIT = 2**13  # dims of a head; published models have up to 576
 WIDTH_LIMIT = 2**20  # width of a model, and number of its heads; published widths reach 20,480

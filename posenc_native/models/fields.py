@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from posenc_native.base import arguments
+from posenc_native.core.calls import arguments
 
 from .entries import (
     HEAD_LIMIT,

@@ -6,7 +6,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from posenc_native.base import arguments
+from posenc_native.core.calls import arguments
 
 from .presets import rotary_presets
 

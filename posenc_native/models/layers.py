@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NoReturn, TypeVar
 
-from posenc_native.base import arguments
+from posenc_native.core.calls import arguments
 
 from .entries import check_plain, config_key
 from .facts import ModelFacts, facts_of

@@ -13,14 +13,14 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from posenc_native.base import arguments
-from posenc_native.spectra.axes import mrope_axis_map
-from posenc_native.spectra.scaling import softmax_correction
+from posenc_native.core.calls import arguments
+from posenc_native.core.frequencies.axes import mrope_axis_map
+from posenc_native.core.frequencies.scaling import softmax_correction
 
 from .rows import rows
 
 if TYPE_CHECKING:
-    from posenc_native.base.kinds import MropeOrder
+    from posenc_native.core.calls.kinds import MropeOrder
 
 
 @dataclass(frozen=True)

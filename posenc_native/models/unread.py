@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from posenc_native.spectra.scaling import KEYS_OF_EVERY_TYPE, ROTARY_SCALINGS
+from posenc_native.core.frequencies.scaling import KEYS_OF_EVERY_TYPE, ROTARY_SCALINGS
 
 from .config import Configuration, named_rope_type
 from .entries import ENTRIES, NAME_LIMIT, PARAMETERS

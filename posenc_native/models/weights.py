@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from posenc_native.base import arguments
-from posenc_native.base.arguments import is_tensor, wrong_value
-from posenc_native.base.errors import error_of, fault_of
-from posenc_native.base.suggestions.vocabulary import value_hint
-from posenc_native.base.views import PAIRINGS, rotary_view
+from posenc_native.core.calls import arguments
+from posenc_native.core.calls.arguments import is_tensor, wrong_value
+from posenc_native.core.calls.errors import error_of, fault_of
+from posenc_native.core.calls.suggestions.vocabulary import value_hint
+from posenc_native.core.calls.views import PAIRINGS, rotary_view
 
 if TYPE_CHECKING:
     from typing_extensions import NotRequired, TypedDict, Unpack
 
-    from posenc_native.base.kinds import Array, Number, SupportsArray, Tensor, TensorLike
+    from posenc_native.core.calls.kinds import Array, Number, SupportsArray, Tensor, TensorLike
 
 __all__ = ["PairingEvidence", "expected_pairing", "guess_pairing", "permute_qk",
            "permute_state_dict"]  # fmt: skip

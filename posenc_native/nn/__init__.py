@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from posenc_native.base.optional import absent, install_command
-from posenc_native.base.suggestions.vocabulary import unknown_name
+from posenc_native.core.calls.optional import absent, install_command
+from posenc_native.core.calls.suggestions.vocabulary import unknown_name
 from posenc_native.engines import late
 
 if absent("torch"):

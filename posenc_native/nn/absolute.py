@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from posenc_native.absolute.encodings import (
+from posenc_native.core.calls import arguments
+from posenc_native.encodings.absolute.encodings import (
     COMBINATIONS,
     combine,
     linear_positions,
     normalized_positions,
 )
-from posenc_native.base import arguments
 
 from .module import Described
 from .placement import device_of, precision_of
 
 if TYPE_CHECKING:
-    from posenc_native.base.kinds import Combination, Device, EmbeddingScale
+    from posenc_native.core.calls.kinds import Combination, Device, EmbeddingScale
 
 
 class PositionalEncoding(Described):

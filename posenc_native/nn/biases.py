@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from posenc_native.base import arguments
-from posenc_native.engines.tensors.sharded.taken_apart import taken_apart
-from posenc_native.relative.alibi import alibi_diagonals, alibi_slopes
-from posenc_native.relative.bias import add_toeplitz_bias, toeplitz_bias
-from posenc_native.relative.heads import Heads, heads_of
-from posenc_native.relative.kernels import fire_bias, kerple_diagonals, sandwich_diagonals
-from posenc_native.relative.tables import clipped_diagonals, t5_diagonals
+from posenc_native.core.calls import arguments
+from posenc_native.encodings.relative.alibi import alibi_diagonals, alibi_slopes
+from posenc_native.encodings.relative.bias import add_toeplitz_bias, toeplitz_bias
+from posenc_native.encodings.relative.heads import Heads, heads_of
+from posenc_native.encodings.relative.kernels import fire_bias, kerple_diagonals, sandwich_diagonals
+from posenc_native.encodings.relative.tables import clipped_diagonals, t5_diagonals
+from posenc_native.engines.torch.sharded.taken_apart import taken_apart
 
 from .initial import initialize_heads, reset_layers
 from .module import Described, flag, positive_size
 from .placement import device_of, local_heads, local_network
 
 if TYPE_CHECKING:
-    from posenc_native.base.kinds import Device, KerpleKind
+    from posenc_native.core.calls.kinds import Device, KerpleKind
 
 
 class ToeplitzBias(Described):

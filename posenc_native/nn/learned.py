@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from posenc_native.absolute.encodings import learned_positions, recurrent_positions
-from posenc_native.absolute.resampling import resample_positions
-from posenc_native.base import arguments
+from posenc_native.core.calls import arguments
+from posenc_native.encodings.absolute.encodings import learned_positions, recurrent_positions
+from posenc_native.encodings.absolute.resampling import resample_positions
+from posenc_native.encodings.sinusoids.tables import sinusoidal
 
 # Imported here: inside torch.compile, a first call would import it too late.
-from posenc_native.engines.tensors.recurrent import recurrent as _recurrent  # noqa: F401
-from posenc_native.sinusoids.tables import sinusoidal
+from posenc_native.engines.torch.recurrent import recurrent as _recurrent  # noqa: F401
 
 from .absolute import PositionalEncoding
 from .initial import initialize, reset_layers
 from .placement import precision_of
 
 if TYPE_CHECKING:
-    from posenc_native.base.kinds import Combination, Device, EmbeddingScale, InitialTable
+    from posenc_native.core.calls.kinds import Combination, Device, EmbeddingScale, InitialTable
 
 
 class LearnedPositionalEncoding(PositionalEncoding):

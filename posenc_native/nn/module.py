@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor, nn
 
-from posenc_native.base import arguments
-from posenc_native.base.calls import call_arguments
-from posenc_native.base.suggestions.vocabulary import answer_methods, missing_hint
-from posenc_native.relative.heads import shown_heads
-from posenc_native.rotary.rotary import Rotary
-from posenc_native.rotary.supports import rotary_in
+from posenc_native.core.calls import arguments
+from posenc_native.core.calls.reprs import call_arguments
+from posenc_native.core.calls.suggestions.vocabulary import answer_methods, missing_hint
+from posenc_native.encodings.relative.heads import shown_heads
+from posenc_native.encodings.rotary.rotary import Rotary
+from posenc_native.encodings.rotary.supports import rotary_in
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from posenc_native.base.kinds import SupportsRotary
+    from posenc_native.core.calls.kinds import SupportsRotary
 
 
 class Module(nn.Module):

@@ -9,17 +9,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from posenc_native.base import arguments
-from posenc_native.base.calls import call_arguments
-from posenc_native.base.norms import NORMS
-from posenc_native.base.suggestions.vocabulary import MISSING, refuse, takes_words
+from posenc_native.core.calls import arguments
+from posenc_native.core.calls.norms import NORMS
+from posenc_native.core.calls.reprs import call_arguments
+from posenc_native.core.calls.suggestions.vocabulary import MISSING, refuse, takes_words
 
 from .module import positive_size
 from .placement import local_heads
 from .rotary import RotatingModule
 
 if TYPE_CHECKING:
-    from posenc_native.base.kinds import Pairing, SupportsRotary
+    from posenc_native.core.calls.kinds import Pairing, SupportsRotary
 
     from .rotary import Positions
 

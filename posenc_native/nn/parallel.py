@@ -11,8 +11,8 @@ from torch import nn
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel.style import ParallelStyle
 
-from posenc_native.base.arguments import wrong_type, wrong_value
-from posenc_native.relative.heads import heads_of
+from posenc_native.core.calls.arguments import wrong_type, wrong_value
+from posenc_native.encodings.relative.heads import heads_of
 
 __all__ = ["HeadParallel"]
 

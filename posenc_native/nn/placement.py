@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from posenc_native.base.kinds import Device
+    from posenc_native.core.calls.kinds import Device
 
 
 def device_of(module: nn.Module, device: Device | None) -> torch.device:

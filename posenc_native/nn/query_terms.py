@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from posenc_native.base import arguments
+from posenc_native.core.calls import arguments
+from posenc_native.encodings.relative.bias import add_toeplitz_bias
+from posenc_native.encodings.relative.columns import clipped_index
+from posenc_native.encodings.relative.distances import first_query, relative_positions
+from posenc_native.encodings.relative.entries import signed_integer
+from posenc_native.encodings.relative.lookup import relative_gather, relative_scatter
+from posenc_native.encodings.sinusoids.tables import sinusoidal
 from posenc_native.engines.following import tracing
-from posenc_native.engines.tensors.sharded.taken_apart import beside, taken_apart
-from posenc_native.relative.bias import add_toeplitz_bias
-from posenc_native.relative.columns import clipped_index
-from posenc_native.relative.distances import first_query, relative_positions
-from posenc_native.relative.entries import signed_integer
-from posenc_native.relative.lookup import relative_gather, relative_scatter
-from posenc_native.sinusoids.tables import sinusoidal
+from posenc_native.engines.torch.sharded.taken_apart import beside, taken_apart
 
 from .initial import initialize, reset_layers
 from .module import Described, flag, positive_size
 from .placement import device_of, local_heads, local_network
 
 if TYPE_CHECKING:
-    from posenc_native.base.kinds import Device, SinusoidalLayout
+    from posenc_native.core.calls.kinds import Device, SinusoidalLayout
 
 _product = taken_apart(torch.matmul, "matrices", "matmul")
 

@@ -10,15 +10,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from posenc_native.base import arguments
-from posenc_native.base.calls import call_arguments
-from posenc_native.base.suggestions.vocabulary import MISSING, refuse, takes_words
-from posenc_native.base.views import check_frequency_axes
-from posenc_native.relative.heads import Heads, heads_of, shown_heads
-from posenc_native.rotary.apply import apply_rotary_qk
-from posenc_native.rotary.rotary import Rotary
-from posenc_native.rotary.supports import rotary_in
-from posenc_native.rotary.xpos import apply_xpos, xpos_tables
+from posenc_native.core.calls import arguments
+from posenc_native.core.calls.reprs import call_arguments
+from posenc_native.core.calls.suggestions.vocabulary import MISSING, refuse, takes_words
+from posenc_native.core.calls.views import check_frequency_axes
+from posenc_native.encodings.relative.heads import Heads, heads_of, shown_heads
+from posenc_native.encodings.rotary.apply import apply_rotary_qk
+from posenc_native.encodings.rotary.rotary import Rotary
+from posenc_native.encodings.rotary.supports import rotary_in
+from posenc_native.encodings.rotary.xpos import apply_xpos, xpos_tables
 
 from .initial import initialize_heads
 from .module import Rotating, rotary_of
@@ -27,8 +27,8 @@ from .placement import local_heads
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from posenc_native.base.kinds import Pairing, SupportsRotary
-    from posenc_native.rotary.verbs import BoundRotary
+    from posenc_native.core.calls.kinds import Pairing, SupportsRotary
+    from posenc_native.encodings.rotary.verbs import BoundRotary
 
     # None for 0 .. s-1, an int p for p .. p + s-1, or the positions of all tokens.
     Positions = npt.ArrayLike | Tensor | None

@@ -10,16 +10,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from posenc_native.base import arguments
-from posenc_native.base.arguments import wrong_value
+from posenc_native.core.calls import arguments
+from posenc_native.core.calls.arguments import wrong_value
+from posenc_native.encodings.selective.rotary import selective_rotary_qk
 from posenc_native.engines.arrays import any_dtensor
-from posenc_native.selective.rotary import selective_rotary_qk
 
 from .initial import reset_layers
 from .module import Described, flag, positive_size
 
 if TYPE_CHECKING:
-    from posenc_native.base.kinds import Pairing
+    from posenc_native.core.calls.kinds import Pairing
 
 __all__ = ["SelectiveRotaryEmbedding", "SelectiveState"]
 
@@ -290,7 +290,7 @@ def _steps_of_parts(
     module: SelectiveRotaryEmbedding, tokens: Tensor, state: SelectiveState | None
 ) -> tuple[Tensor, Tensor]:
     """Steps of DTensors, sharded along the batch like them. The convolution needs all tokens."""
-    from posenc_native.engines.tensors.sharded.cut import Cut, mesh_of, whole
+    from posenc_native.engines.torch.sharded.cut import Cut, mesh_of, whole
 
     tokens = whole(tokens, mesh_of((tokens, *(state or ()))))
     cut = Cut(tokens, ("b", "s", "d"), ("b",))

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from posenc_native.base import arguments
-from posenc_native.sinusoids.spec import SinusoidalSpec
-from posenc_native.sinusoids.tables import add_sinusoidal, sinusoidal
+from posenc_native.core.calls import arguments
+from posenc_native.encodings.sinusoids.spec import SinusoidalSpec
+from posenc_native.encodings.sinusoids.tables import add_sinusoidal, sinusoidal
 
 from .absolute import PositionalEncoding
 from .initial import initialize, reset_layers
@@ -18,7 +18,7 @@ from .module import Described
 from .placement import device_of, precision_of
 
 if TYPE_CHECKING:
-    from posenc_native.base.kinds import Combination, Device, EmbeddingScale, SinusoidalLayout
+    from posenc_native.core.calls.kinds import Combination, Device, EmbeddingScale, SinusoidalLayout
 
 
 class SinusoidalPositionalEncoding(PositionalEncoding):

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from posenc_native.base import arguments
-from posenc_native.relative.bias import add_toeplitz_bias, toeplitz_bias
-from posenc_native.relative.heads import Heads, heads_of
-from posenc_native.relative.windows import swin_diagonals, swin_v2_coordinates
+from posenc_native.core.calls import arguments
+from posenc_native.encodings.relative.bias import add_toeplitz_bias, toeplitz_bias
+from posenc_native.encodings.relative.heads import Heads, heads_of
+from posenc_native.encodings.relative.windows import swin_diagonals, swin_v2_coordinates
 
 from .biases import add_bias
 from .initial import initialize_heads, reset_layers

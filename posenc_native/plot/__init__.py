@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from posenc_native.base.suggestions.vocabulary import unknown_name
+from posenc_native.core.calls.suggestions.vocabulary import unknown_name
 
 from .biases import bias
 from .clocks import clock, clock_animation

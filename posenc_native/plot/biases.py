@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from posenc_native.base import arguments
-from posenc_native.base.arguments import wrong_type, wrong_value
-from posenc_native.relative.bias import toeplitz_bias
+from posenc_native.core.calls import arguments
+from posenc_native.core.calls.arguments import wrong_type, wrong_value
+from posenc_native.encodings.relative.bias import toeplitz_bias
 
 from .encodings import DIVERGING, FloatArray, evenly, read_indices, read_numbers
 from .late import colors, drawing

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from posenc_native.base import arguments
-from posenc_native.base.arguments import wrong_value
+from posenc_native.core.calls import arguments
+from posenc_native.core.calls.arguments import wrong_value
 
 from .encodings import (
     Encoding,

@@ -10,7 +10,7 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, to_hex, to_rgb, to_rgba
 
-from posenc_native.base.arguments import wrong_type, wrong_value
+from posenc_native.core.calls.arguments import wrong_type, wrong_value
 
 _DASHES: tuple[Any, ...] = (
     "-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (3, 1)), (0, (1, 1)),

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from posenc_native.base import arguments
-from posenc_native.base.arguments import wrong_value
-from posenc_native.explanations.compare import rotations_apart
-from posenc_native.explanations.distances import VISIBLE, distances_at, first_visible
+from posenc_native.checkpoints.explanations.compare import rotations_apart
+from posenc_native.checkpoints.explanations.distances import VISIBLE, distances_at, first_visible
+from posenc_native.core.calls import arguments
+from posenc_native.core.calls.arguments import wrong_value
 
 from .late import colors, drawing
 

@@ -20,7 +20,7 @@ from matplotlib.textpath import text_to_path
 from matplotlib.ticker import Formatter, FuncFormatter, MaxNLocator, MultipleLocator
 from matplotlib.transforms import ScaledTranslation
 
-from posenc_native.base.arguments import wrong_type, wrong_value
+from posenc_native.core.calls.arguments import wrong_type, wrong_value
 
 from .colors import palette
 from .encodings import FloatArray, Positions, has_scale, is_range, position_name

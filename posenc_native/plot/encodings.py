@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from posenc_native.base import arguments
-from posenc_native.base.arguments import wrong_type, wrong_value
-from posenc_native.explanations.words import number as number_in_full
-from posenc_native.rotary.rotary import Rotary
-from posenc_native.rotary.supports import rotary_in
-from posenc_native.sinusoids.spec import SinusoidalSpec
-from posenc_native.spectra.frequencies import frequencies
+from posenc_native.checkpoints.explanations.words import number as number_in_full
+from posenc_native.core.calls import arguments
+from posenc_native.core.calls.arguments import wrong_type, wrong_value
+from posenc_native.core.frequencies.frequencies import frequencies
+from posenc_native.encodings.rotary.rotary import Rotary
+from posenc_native.encodings.rotary.supports import rotary_in
+from posenc_native.encodings.sinusoids.spec import SinusoidalSpec
 
 FloatArray = npt.NDArray[np.float64]
 Positions = npt.NDArray[Any]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from posenc_native.base.optional import absent, install_command
+from posenc_native.core.calls.optional import absent, install_command
 
 if TYPE_CHECKING:
     from . import colors, drawing

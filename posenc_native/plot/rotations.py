@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from posenc_native.base.arguments import is_array, wrong_value
-from posenc_native.base.views import rotary_view
-from posenc_native.rotary.rotary import Rotary
-from posenc_native.rotary.supports import rotary_of
+from posenc_native.core.calls.arguments import is_array, wrong_value
+from posenc_native.core.calls.views import rotary_view
+from posenc_native.encodings.rotary.rotary import Rotary
+from posenc_native.encodings.rotary.supports import rotary_of
 
 from .encodings import (
     FloatArray,
@@ -32,7 +32,7 @@ from .late import colors, drawing
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from posenc_native.base.kinds import SupportsRotary
+    from posenc_native.core.calls.kinds import SupportsRotary
 
 _TOKENS = 6  # as many arrows of a pair as can be told apart
 _TURNS = (120.0, 40.0)  # degrees from the first token to the last, of pairs between fast and slow

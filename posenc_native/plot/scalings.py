@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from posenc_native.base.arguments import wrong_value
-from posenc_native.rotary.rotary import Rotary
-from posenc_native.rotary.supports import rotary_of
-from posenc_native.spectra.scaling import rotary_blend
+from posenc_native.core.calls.arguments import wrong_value
+from posenc_native.core.frequencies.scaling import rotary_blend
+from posenc_native.encodings.rotary.rotary import Rotary
+from posenc_native.encodings.rotary.supports import rotary_of
 
 from .encodings import FloatArray, number, rotary_words
 from .late import colors, drawing
@@ -18,7 +18,7 @@ from .late import colors, drawing
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from posenc_native.base.kinds import SupportsRotary
+    from posenc_native.core.calls.kinds import SupportsRotary
 
 _DATA_AND_HEIGHT = ("data", "axes fraction")  # a pair, and a part of the height
 _DASHES = ("--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)))  # of bounds

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from posenc_native.base import arguments
-from posenc_native.base.arguments import wrong_type, wrong_value
-from posenc_native.rotary.rotary import Rotary
-from posenc_native.rotary.supports import rotary_in
+from posenc_native.core.calls import arguments
+from posenc_native.core.calls.arguments import wrong_type, wrong_value
+from posenc_native.encodings.rotary.rotary import Rotary
+from posenc_native.encodings.rotary.supports import rotary_in
 
 from .encodings import (
     DIVERGING,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from posenc_native.base.arguments import wrong_value
+from posenc_native.core.calls.arguments import wrong_value
 
 from .encodings import (
     DIVERGING,

@@ -55,7 +55,7 @@ PATIENCE, LONGER = 90.0, 6.0
 ENOUGH = 100.0
 FUZZ_SECONDS = 20
 # What the ranks of a DTensor run, which tests start.
-RANKS = "posenc_native/engines/tensors/sharded/"
+RANKS = "posenc_native/engines/torch/sharded/"
 
 
 def build(mutants: list[Mutant], modules: list[str]) -> list[Mutant]:

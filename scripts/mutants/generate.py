@@ -21,11 +21,11 @@ PARTS = {
     "posenc_native/engines": 18,
     "posenc_native": 36,  # everywhere else
     "posenc_native/nn": 6,
-    "posenc_native/formats": 6,
-    "posenc_native/explanations": 6,
+    "posenc_native/checkpoints/formats": 6,
+    "posenc_native/checkpoints/explanations": 6,
     "posenc_native/cli": 6,
     "posenc_native/plot": 6,
-    "posenc_native/selective": 6,
+    "posenc_native/encodings/selective": 6,
 }
 PER_FILE = 3
 

@@ -19,10 +19,11 @@ from places import ROOT
 
 import posenc_native
 import posenc_native as pn
-from posenc_native import cli, configuration
+from posenc_native import cli
+from posenc_native.checkpoints.formats.reading import read
+from posenc_native.checkpoints.formats.writing import write
 from posenc_native.cli import bench, demo, info, plot
-from posenc_native.formats.reading import read
-from posenc_native.formats.writing import write
+from posenc_native.engines import configuration
 
 NO = subprocess.CompletedProcess("", 0)
 

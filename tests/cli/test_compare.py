@@ -10,7 +10,7 @@ from command_line import LLAMA, output_of, refusal
 
 import posenc_native as pn
 from posenc_native import cli
-from posenc_native.formats.reading import FORMATS
+from posenc_native.checkpoints.formats.reading import FORMATS
 
 
 def ends(command: list[str], status: int, capsys: pytest.CaptureFixture[str]) -> str:

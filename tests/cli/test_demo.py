@@ -15,9 +15,9 @@ import pytest
 from command_line import output_of, refusal
 
 from posenc_native import cli
-from posenc_native.base.optional import install_command
 from posenc_native.cli import demo
 from posenc_native.cli.demo import far, measure, models, show, timing
+from posenc_native.core.calls.optional import install_command
 
 # --- demo -----------------------------------------------------------------------------------------
 

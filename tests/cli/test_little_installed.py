@@ -17,7 +17,7 @@ from interpreters import OPTIONAL, WITHOUT_OPTIONAL
 from places import ROOT
 
 import posenc_native as pn
-from posenc_native.base.optional import install_command
+from posenc_native.core.calls.optional import install_command
 
 # Runs one command after the other, and says of each how it ended and what it said.
 COMMANDS = """

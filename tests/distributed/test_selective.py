@@ -20,8 +20,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from torch.distributed.tensor.debug import CommDebugMode  # noqa: E402
 
 import posenc_native as pn  # noqa: E402
+from posenc_native.encodings.selective import operators, phases  # noqa: E402
 from posenc_native.engines import arrays  # noqa: E402
-from posenc_native.selective import operators, phases  # noqa: E402
 
 B, H, K, S, P = 2, 4, 2, 24, 4
 ORDERS = ["contiguous", "zigzag", "striped", "head_tail"]

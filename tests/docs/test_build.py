@@ -112,7 +112,7 @@ def mistaken(folder: Path) -> tuple[int, str]:
     (folder / "FILE.md").write_text(FILE, encoding="utf-8")
     (folder / "source").mkdir()
     shutil.copy(ROOT / "benchmarks/results/readme-speed.png", folder / "source" / "line.png")
-    return build(folder, pages, ["posenc_native.rotary.rerotate"])
+    return build(folder, pages, ["posenc_native.encodings.rotary.rerotate"])
 
 
 def test_a_page_in_order_is_built_and_not_named(mistaken: tuple[int, str], folder: Path) -> None:
@@ -151,4 +151,7 @@ def test_a_mistake_that_is_still_there_fails_again(tmp_path: Path) -> None:
 
 
 def test_a_public_name_that_no_page_has_is_named(mistaken: tuple[int, str]) -> None:
-    assert "posenc_native.rotary.rerotate.rerotate is public, but no page has it" in mistaken[1]
+    assert (
+        "posenc_native.encodings.rotary.rerotate.rerotate is public, but no page has it"
+        in mistaken[1]
+    )

@@ -31,7 +31,12 @@ def test_the_walk_through_a_new_variant(tmp_path):
     leave_out = shutil.ignore_patterns("__pycache__")
     package = Path(posenc_native.__file__).parent
     shutil.copytree(package, tmp_path / "posenc_native", ignore=leave_out)
-    for part in ("tests/shared", "tests/spectra", "tests/explanations", "tests/formats"):
+    for part in (
+        "tests/shared",
+        "tests/core/frequencies",
+        "tests/checkpoints/explanations",
+        "tests/checkpoints/formats",
+    ):
         shutil.copytree(ROOT / part, tmp_path / part, ignore=leave_out)
     for name in ("pyproject.toml", "tests/conftest.py"):
         shutil.copy(ROOT / name, tmp_path / name)
@@ -41,9 +46,14 @@ def test_the_walk_through_a_new_variant(tmp_path):
         ["git", "apply", "-"], cwd=tmp_path, input=diff, text=True, capture_output=True, check=False
     )
     assert applied.returncode == 0, applied.stderr
-    described = "tests/explanations/test_every_scaling.py"
-    written = "tests/formats/test_writing.py"
-    tests = ("tests/spectra/test_resonance.py", "tests/spectra/test_scaling.py", described, written)
+    described = "tests/checkpoints/explanations/test_every_scaling.py"
+    written = "tests/checkpoints/formats/test_writing.py"
+    tests = (
+        "tests/core/frequencies/test_resonance.py",
+        "tests/core/frequencies/test_scaling.py",
+        described,
+        written,
+    )
     assert (tmp_path / tests[0]).exists()
     done = subprocess.run(
         [sys.executable, "-c", RUN, str(tmp_path), "-rA", *tests],

@@ -24,8 +24,8 @@ from places import CSRC
 from rotations import frequencies
 from targets import CUDA_ON_HOST, NEEDS_CUDA_ON_HOST
 
-from posenc_native.base.norms import Norm
-from posenc_native.base.rotation import Rotation, TableRotation
+from posenc_native.core.calls.norms import Norm
+from posenc_native.core.calls.rotation import Rotation, TableRotation
 
 pytestmark = NEEDS_CUDA_ON_HOST
 

@@ -29,8 +29,8 @@ from places import CSRC
 from rotations import frequencies
 from targets import CUDA_ON_HOST, NATIVE, NEEDS_CUDA_ON_HOST, NEEDS_NATIVE, TARGETS
 
-from posenc_native.base.norms import Norm
-from posenc_native.base.rotation import Rotation, TableRotation
+from posenc_native.core.calls.norms import Norm
+from posenc_native.core.calls.rotation import Rotation, TableRotation
 
 pytestmark = [NEEDS_NATIVE, NEEDS_CUDA_ON_HOST]
 FUSED = [target for target in TARGETS if target not in ("SSE2", "SSSE3", "SSE4")]
@@ -1036,7 +1036,7 @@ def gradients(
 def test_gradients_of_steps(drawn):
     """x has the bits of the CPU's operator; a step the sum of as many float32 (float64)."""
     torch = pytest.importorskip("torch")
-    importlib.import_module("posenc_native.engines.tensors")
+    importlib.import_module("posenc_native.engines.torch")
     case = ByTheSteps(**drawn)
     q, k, grads = case.q, case.k, case.grads
     angles, before, starts, layout, pairing, start, scale, inverse, out = case.given

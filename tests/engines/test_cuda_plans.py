@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from oracle import DTYPES
 from targets import CUDA_ON_HOST, NEEDS_CUDA_ON_HOST
 
-from posenc_native.base.norms import Norm
-from posenc_native.base.rotation import Rotation
+from posenc_native.core.calls.norms import Norm
+from posenc_native.core.calls.rotation import Rotation
 
 Draw = Callable[[Any], Any]
 pytestmark = NEEDS_CUDA_ON_HOST

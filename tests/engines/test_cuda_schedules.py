@@ -23,8 +23,8 @@ from oracle import DTYPES
 from rotations import frequencies
 from targets import CUDA_ON_HOST, NEEDS_CUDA_ON_HOST, NOT_SANITIZED
 
-from posenc_native.base.norms import Norm
-from posenc_native.base.rotation import Rotation
+from posenc_native.core.calls.norms import Norm
+from posenc_native.core.calls.rotation import Rotation
 
 pytestmark = NEEDS_CUDA_ON_HOST
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 import posenc_native as pn
-from posenc_native import configuration
-from posenc_native.engines import backend
+from posenc_native.engines import backend, configuration
 
 torch = pytest.importorskip("torch")
 pytestmark = [

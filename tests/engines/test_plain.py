@@ -7,10 +7,10 @@ import mpmath
 import numpy as np
 import pytest
 
+from posenc_native.core.frequencies.scaling import rotary_frequencies
 from posenc_native.engines.plain import arrays as reference
 from posenc_native.engines.plain import phases
 from posenc_native.engines.plain.numbers import round_once
-from posenc_native.spectra.scaling import rotary_frequencies
 
 POWERS = [sign * 2**k for k in range(32) for sign in (1, -1)]
 FRACTIONAL = [0.5, 998.39, 1e6 + 0.25, -0.5, -998.39, 2.0**-40, 2.0**40 + 0.125]

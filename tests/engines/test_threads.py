@@ -15,7 +15,7 @@ from oracle import DTYPES, assert_same_bits
 from targets import NATIVE, NEEDS_NATIVE, TARGETS
 
 import posenc_native as pn
-from posenc_native import configuration
+from posenc_native.engines import configuration
 
 INV_FREQ = 1e4 ** (-np.arange(32) / 32)
 
@@ -217,7 +217,7 @@ def test_backends_change_at_any_time(backend):
 BACKEND_IN_USE = """
     import sys
     import posenc_native as pn
-    from posenc_native import configuration
+    from posenc_native.engines import configuration
     sys.modules["torch"] = None  # `configuration` would import it, which takes seconds
     print(pn.engines.backend.implementation.__name__, configuration.configuration()["backend"])
 """
@@ -246,7 +246,7 @@ def test_backend_variable_that_is_wrong():
 TARGET_IN_USE = """
     import sys
     import posenc_native as pn
-    from posenc_native import configuration
+    from posenc_native.engines import configuration
     sys.modules["torch"] = None  # `configuration` would import it, which takes seconds
     print(pn.engines.backend.native.current_target())
     print(configuration.configuration()["SIMD target in use"])

@@ -11,9 +11,9 @@ import pytest
 from model_configurations import LLAMA3, LONGROPE, ORACLE, SIZES, YARN
 
 from posenc_native import Rotary
+from posenc_native.core.frequencies.scaling import rotary_frequencies
 from posenc_native.engines.plain import arrays as reference
 from posenc_native.models.config import rotary_arguments
-from posenc_native.spectra.scaling import rotary_frequencies
 
 # Folder in transformers.models, prefix of its classes, arguments of the configuration.
 MODELS = {

@@ -8,8 +8,8 @@ from hf_configurations import classes
 from model_configurations import LLAMA3, LONGROPE, SIZES, YARN
 
 from posenc_native import Rotary, explain, nope_layers
+from posenc_native.core.frequencies.scaling import rotary_frequencies
 from posenc_native.models.config import Configuration, rotary_arguments
-from posenc_native.spectra.scaling import rotary_frequencies
 
 # Older configurations, as files of the Hub have them.
 LEGACY = {

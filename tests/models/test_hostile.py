@@ -11,12 +11,7 @@ import pytest
 from model_configurations import LLAMA3, LONGROPE, YARN
 
 from posenc_native import Rotary, explain, nope_layers
-from posenc_native.models.entries import (
-    HEAD_LIMIT,
-    KIND_LIMIT,
-    LAYER_LIMIT,
-    PART_LIMIT,
-)
+from posenc_native.models.entries import HEAD_LIMIT, KIND_LIMIT, LAYER_LIMIT, PART_LIMIT
 
 FUNCTIONS = {
     "Rotary.from_config": Rotary.from_config,

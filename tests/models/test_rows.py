@@ -10,10 +10,10 @@ import pytest
 
 import posenc_native.models
 from posenc_native import axial_rotary, rotary_presets
+from posenc_native.core.frequencies.axes import mrope_axis_map
+from posenc_native.core.frequencies.scaling import ROTARY_SCALINGS
 from posenc_native.models.facts import ModelFacts, facts_of, model_facts, vision_models
 from posenc_native.models.layers import has_attention
-from posenc_native.spectra.axes import mrope_axis_map
-from posenc_native.spectra.scaling import ROTARY_SCALINGS
 
 FOLDER = Path(posenc_native.models.__file__).parent
 
@@ -103,7 +103,7 @@ def test_tables_are_in_their_form(name):
 def test_every_table_is_checked_here():
     ours = {"facts", "presets", "vision"}
     assert {path.stem for path in FOLDER.glob("*.json")} == ours
-    # tests/formats tries the rows of other engines.
+    # tests/checkpoints/formats tries the rows of other engines.
     assert {path.stem for path in model_rows.TABLES} == {*ours, "llama_cpp", "torchtune"}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import posenc_native as pn
-from posenc_native.base.errors import fault_of
+from posenc_native.core.calls.errors import fault_of
 from posenc_native.models import files
 
 LLAMA = '"model_type": "llama", "head_dim": 64, "rope_theta": 10000.0'

@@ -22,7 +22,7 @@ from torch_cases import assert_same_bits, dtype_id, random  # noqa: E402
 
 import posenc_native as pn  # noqa: E402
 from posenc_native import nn as pnn  # noqa: E402
-from posenc_native.base.errors import fault_of  # noqa: E402
+from posenc_native.core.calls.errors import fault_of  # noqa: E402
 
 device = torch_cases.device
 

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 import posenc_native as pn  # noqa: E402
 from posenc_native import nn as pnn  # noqa: E402
-from posenc_native.base.errors import fault_of  # noqa: E402
+from posenc_native.core.calls.errors import fault_of  # noqa: E402
 
 LLAMA = {"model_type": "llama", "head_dim": 16, "rope_theta": 5e5, "num_hidden_layers": 4}
 GEMMA = ("gemma-3-27b", "sliding_attention")

@@ -40,7 +40,7 @@ def fresh() -> dict[str, Any]:
         brought = set(sys.modules) - before
         pn.apply_rotary(np.ones((1, 1, 1, 4)), None, np.ones(2))
         called = list(sys.modules)
-        import posenc_native.base.kinds, posenc_native.base.rotation
+        import posenc_native.core.calls.kinds, posenc_native.core.calls.rotation
         number = float(pn.sinusoidal(1, 2)[0, 1])
         print(json.dumps({"brought": list(brought), "called": called, "number": number}))
         """
@@ -60,7 +60,7 @@ def test_nothing_heavy_comes_along(fresh):
 
 
 def test_what_is_not_called_is_not_loaded(fresh):
-    assert "posenc_native.rotary.apply" in fresh["called"]
+    assert "posenc_native.encodings.rotary.apply" in fresh["called"]
     # The reference, configurations of models, what draws, speaks torch, is for the command line.
     for name in (
         "engines.plain.arrays",

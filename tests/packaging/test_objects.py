@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from objects import ABSTRACT, MODULES, OBJECTS, class_of, pnn, public_classes
 
 import posenc_native as pn
-from posenc_native import configuration
-from posenc_native.base import calls
+from posenc_native.core.calls import reprs as calls
+from posenc_native.engines import configuration
 
 NEEDS_TORCH = pytest.mark.skipif(pnn is None, reason="needs torch")
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)

@@ -61,5 +61,7 @@ def test_a_circle_is_seen(tmp_path, statement, seen):
 
 
 def test_an_import_upward_is_seen():
-    arrows = {"posenc_native.base.views": {"posenc_native.rotary.apply"}}
-    assert rooms.upward(arrows) == ["posenc_native.base.views imports posenc_native.rotary.apply"]
+    arrows = {"posenc_native.core.calls.views": {"posenc_native.encodings.rotary.apply"}}
+    assert rooms.upward(arrows) == [
+        "posenc_native.core.calls.views imports posenc_native.encodings.rotary.apply"
+    ]

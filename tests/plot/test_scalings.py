@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import posenc_native as pn
-from posenc_native.spectra.scaling import rotary_blend
+from posenc_native.core.frequencies.scaling import rotary_blend
 
 pytest.importorskip("matplotlib", reason="pictures need matplotlib, which is not installed")
 

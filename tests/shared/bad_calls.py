@@ -25,7 +25,7 @@ from rotating import as_tuple, computing
 from targets import NEEDS_CUDA_ON_HOST, NEEDS_NATIVE
 
 import posenc_native as pn
-from posenc_native.base.errors import fault_of
+from posenc_native.core.calls.errors import fault_of
 
 V, T = ValueError, TypeError
 FREQ = np.array([1.0, 0.1])
@@ -325,7 +325,7 @@ def assert_held(rows: list[Row], engine: str, device: str | None) -> None:
         pytest.MonkeyPatch.context() as patch,
     ):
         if engine == "storages":  # as on devices whose pointers are no addresses
-            patch.setattr("posenc_native.engines.tensors.results.ADDRESSED", ())
+            patch.setattr("posenc_native.engines.torch.results.ADDRESSED", ())
         problems = {row.what: problem_of(row, device) for row in rows}
     assert not any(problems.values()), "\n".join(
         f"{what}: {problem}" for what, problem in problems.items() if problem

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from posenc_native.base import arguments
-from posenc_native.base.rotation import Rotation
-from posenc_native.base.views import RotaryView, rotary_view
+from posenc_native.core.calls import arguments
+from posenc_native.core.calls.rotation import Rotation
+from posenc_native.core.calls.views import RotaryView, rotary_view
 from posenc_native.engines.plain import arrays as reference
 from posenc_native.engines.plain.numbers import round_once
 

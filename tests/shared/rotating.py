@@ -13,7 +13,7 @@ from matrices import others_slow
 from targets import CUDA_ON_HOST, NEEDS_CUDA_ON_HOST, NEEDS_NATIVE, backend_in_use
 
 import posenc_native as pn
-from posenc_native.base.rotation import Rotation, TableRotation
+from posenc_native.core.calls.rotation import Rotation, TableRotation
 from posenc_native.engines import backend
 
 OF_ARRAYS = [

@@ -21,7 +21,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
 
-from posenc_native.engines.tensors.sharded.cut import Cut
+from posenc_native.engines.torch.sharded.cut import Cut
 
 
 @dataclass

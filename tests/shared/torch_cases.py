@@ -47,7 +47,7 @@ def device(request):
 
 def has_kernels(name: str) -> bool:
     """Whether the operators have a kernel on this kind of device."""
-    from posenc_native.engines import tensors  # noqa: F401 - loads the operators
+    from posenc_native.engines import torch as tensors  # noqa: F401 - loads the operators
 
     key = {"cpu": "CPU", "cuda": "CUDA"}[name]
     return torch._C._dispatch_has_kernel_for_dispatch_key("posenc_native::rotary", key)
@@ -61,7 +61,7 @@ def why_no_kernels(name: str) -> str | None:
     if not has_kernels(name):
         return f"the operators have no kernel on {name}"
     if name == "cuda":  # kernels for other GPUs, or for newer drivers, are of no use
-        from posenc_native.engines.tensors import cuda
+        from posenc_native.engines.torch import cuda
 
         if problem := cuda.problem(torch.cuda.current_device()):
             return f"the operators do not run on {name}: {problem}"

@@ -70,7 +70,7 @@ struct Signature<Result (*)(Parameters...)> {
 inline void set_error(const Error& error) {
   PyObject* const kind = error.kind == Error::kType ? PyExc_TypeError : PyExc_ValueError;
   try {
-    const py::module_ errors = py::module_::import("posenc_native.base.errors");
+    const py::module_ errors = py::module_::import("posenc_native.core.calls.errors");
     const py::object fault =
         errors.attr("Fault")(error.function, error.argument, error.expected, error.got);
     PyErr_SetObject(kind, errors.attr("error_of")(py::handle(kind), fault).ptr());

@@ -1,7 +1,7 @@
 // The torch operators, torch.ops.posenc_native, on libtorch's stable ABI. An operator describes its
 // tensors as core structs, has them checked, and calls kernels: those of the CPU on torch's thread
 // pool, or those of CUDA (cuda.cc). Gradients, fake tensors and vmap rules are added in Python
-// (posenc_native/engines/tensors).
+// (posenc_native/engines/torch).
 //
 // The stable ABI is that of torch 2.10, so one binary serves every later torch and, since it has no
 // Python symbol, every Python.

@@ -6,10 +6,10 @@ import contextlib
 from collections.abc import Iterator
 from typing import Annotated
 
+from posenc_native.checkpoints.explanations.compare import compare as comparison_of
+from posenc_native.checkpoints.formats.reading import read
 from posenc_native.cli.kinds import Ints, Kind
 from posenc_native.cli.parser import CommandError, UsageError, without_function
-from posenc_native.explanations.compare import compare as comparison_of
-from posenc_native.formats.reading import read
 
 from .explain import errors_as_json, report
 

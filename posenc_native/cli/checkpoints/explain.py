@@ -12,19 +12,19 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from posenc_native.base.errors import names_like
+from posenc_native.checkpoints.explanations.comparison import Comparison
+from posenc_native.checkpoints.explanations.explain import explain as explanation_of
+from posenc_native.checkpoints.explanations.explanation import Explanation
+from posenc_native.checkpoints.formats.writing import WRITERS, write
 from posenc_native.cli.encodings import reading_config
 from posenc_native.cli.kinds import Kind, output
 from posenc_native.cli.parser import CommandError, UsageError
 from posenc_native.cli.plot import FORMATS, show
 from posenc_native.cli.terminal import printable, show_text
-from posenc_native.explanations.comparison import Comparison
-from posenc_native.explanations.explain import explain as explanation_of
-from posenc_native.explanations.explanation import Explanation
-from posenc_native.formats.writing import WRITERS, write
+from posenc_native.core.calls.errors import names_like
+from posenc_native.encodings.rotary.rotary import Rotary
 from posenc_native.models.presets import rotary_presets
 from posenc_native.plot import frequencies
-from posenc_native.rotary.rotary import Rotary
 
 Form = Annotated[str, Kind(choices=tuple(WRITERS))]
 Picture = Annotated[Path, replace(output(*FORMATS), short=None, text="")]

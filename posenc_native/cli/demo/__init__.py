@@ -21,10 +21,10 @@ import importlib.resources
 from pathlib import Path
 from typing import Annotated
 
-from posenc_native.base.optional import absent, install_command
 from posenc_native.cli.kinds import Count, Text, output, reading
 from posenc_native.cli.parser import CommandError
 from posenc_native.cli.terminal import progress, show_text
+from posenc_native.core.calls.optional import absent, install_command
 
 from . import measure, picture, show
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any, NamedTuple
 
-from posenc_native import configuration
+from posenc_native.engines import configuration
 
 __all__ = [
     "HEAD_DIM",

@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from posenc_native.base import arguments
-from posenc_native.base.arguments import wrong_type, wrong_value
-from posenc_native.base.caches import Cache, CacheView, check_cache, slot_axes
-from posenc_native.base.norms import Norm, mean_axes, weight_shape
-from posenc_native.base.rotation import Rotation, TableRotation
-from posenc_native.base.views import RotaryView, rotary_view
+from posenc_native.core.calls import arguments
+from posenc_native.core.calls.arguments import wrong_type, wrong_value
+from posenc_native.core.calls.caches import Cache, CacheView, check_cache, slot_axes
+from posenc_native.core.calls.norms import Norm, mean_axes, weight_shape
+from posenc_native.core.calls.rotation import Rotation, TableRotation
+from posenc_native.core.calls.views import RotaryView, rotary_view
 
 from . import rotary
 from .numbers import arange, cast, of, readable, rsqrt, whole, wide

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from posenc_native.base.arguments import dtype_name, is_tensor
+from posenc_native.core.calls.arguments import dtype_name, is_tensor
 
 
 def of(x: Any) -> Any:

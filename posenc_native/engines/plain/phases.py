@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from posenc_native.base import arguments
-from posenc_native.base.arguments import wrong_value
-from posenc_native.spectra.frequencies import EXACT, TWO_PI, checked_frequencies
+from posenc_native.core.calls import arguments
+from posenc_native.core.calls.arguments import wrong_value
+from posenc_native.core.frequencies.frequencies import EXACT, TWO_PI, checked_frequencies
 
 from .numbers import cast, floating, of, readable
 

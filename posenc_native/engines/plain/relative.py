@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from posenc_native.base import arguments
-from posenc_native.base.arguments import wrong_value
+from posenc_native.core.calls import arguments
+from posenc_native.core.calls.arguments import wrong_value
 from posenc_native.engines.distances import Columns, Grid
 
 from .numbers import arange, cast, of, readable, real, sums_by, take, whole, wide, zeros

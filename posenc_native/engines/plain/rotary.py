@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from posenc_native.base import arguments
-from posenc_native.base.arguments import is_tensor, wrong_type, wrong_value
-from posenc_native.base.rotation import (
+from posenc_native.core.calls import arguments
+from posenc_native.core.calls.arguments import is_tensor, wrong_type, wrong_value
+from posenc_native.core.calls.rotation import (
     Rotation,
     TableRotation,
     apart,
@@ -14,7 +14,7 @@ from posenc_native.base.rotation import (
     of_pair,
     own_tokens,
 )
-from posenc_native.base.views import (
+from posenc_native.core.calls.views import (
     RotaryView,
     check_frequency_axes,
     check_frequency_heads,

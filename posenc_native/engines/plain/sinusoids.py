@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from posenc_native.base import arguments
-from posenc_native.base.arguments import wrong_value
+from posenc_native.core.calls import arguments
+from posenc_native.core.calls.arguments import wrong_value
 
 from .numbers import arange, beside, cast, followed, of, wide
 from .phases import Turns, check_points, cos_sin, moving, phases_at

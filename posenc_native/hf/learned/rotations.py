@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from posenc_native.rotary.by_tables import apply_rotary_tables
+from posenc_native.encodings.rotary.by_tables import apply_rotary_tables
 
 if TYPE_CHECKING:
-    from posenc_native.base.kinds import Pairing
+    from posenc_native.core.calls.kinds import Pairing
 
 __all__ = ["LearnedRotation", "are_matrices", "as_two", "rotations"]
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from posenc_native.base import arguments, memory
-from posenc_native.base.arguments import wrong_type, wrong_value
+from posenc_native.core.calls import arguments, memory
+from posenc_native.core.calls.arguments import wrong_type, wrong_value
 
 Array = npt.NDArray[Any]
 # Memory for results: new arrays (False), the inputs (True), or other arrays.

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from posenc_native.base import arguments
-from posenc_native.base.caches import Cache
-from posenc_native.base.norms import Norm, check_norm
-from posenc_native.base.rotation import Rotation, TableRotation
-from posenc_native.base.views import rounds_as_written
+from posenc_native.core.calls import arguments
+from posenc_native.core.calls.caches import Cache
+from posenc_native.core.calls.norms import Norm, check_norm
+from posenc_native.core.calls.rotation import Rotation, TableRotation
+from posenc_native.core.calls.views import rounds_as_written
 from posenc_native.engines.plain import norm_rotary as plain
 from posenc_native.engines.plain.phases import frequency_turns
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from posenc_native.base import arguments
-from posenc_native.base.arguments import wrong_type, wrong_value
+from posenc_native.core.calls import arguments
+from posenc_native.core.calls.arguments import wrong_type, wrong_value
 from posenc_native.engines.distances import Columns, Grid
 from posenc_native.engines.plain import relative as plain
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from posenc_native.base import arguments
-from posenc_native.base.arguments import wrong_value
-from posenc_native.base.rotation import Rotation, TableRotation
+from posenc_native.core.calls import arguments
+from posenc_native.core.calls.arguments import wrong_value
+from posenc_native.core.calls.rotation import Rotation, TableRotation
 from posenc_native.engines.plain import rotary as plain
 from posenc_native.engines.plain.numbers import round_once
 from posenc_native.engines.plain.phases import frequency_turns

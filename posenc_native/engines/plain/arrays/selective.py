@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from posenc_native.base.arguments import wrong_value
-from posenc_native.base.rotation import TableRotation
+from posenc_native.core.calls.arguments import wrong_value
+from posenc_native.core.calls.rotation import TableRotation
+from posenc_native.core.frequencies.frequencies import EXACT, TWO_PI
 from posenc_native.engines.plain.numbers import round_once
 from posenc_native.engines.plain.phases import TURN, cos_sin
-from posenc_native.spectra.frequencies import EXACT, TWO_PI
 
 from .checks import Array, To, check_array, check_float_array, check_outputs
 from .rotary import apply_rotary_tables

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from posenc_native.base import arguments
+from posenc_native.core.calls import arguments
 from posenc_native.engines.plain import sinusoids as plain
 from posenc_native.engines.plain.phases import sinusoidal_turns
 

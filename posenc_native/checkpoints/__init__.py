@@ -1,0 +1,1 @@
+"""How files of models and engines say what a model rotates by."""

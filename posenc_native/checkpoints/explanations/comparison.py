@@ -1,0 +1,190 @@
+"""The result of `compare`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from posenc_native.checkpoints.formats.description import NAMES
+from posenc_native.core.documents.document import Document
+from posenc_native.core.documents.parts import GAP, Part
+
+from .words import layer_numbers, number
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One field in which two descriptions differ.
+
+    Attributes:
+        field: "base", "scaling", "pairing", "nope_layers" ...: see `posenc_native.compare`.
+        sources: the two that differ, as the caller named them.
+        values: the two values: numbers, names, lists, and mappings for scalings; for "nope_layers"
+            whether the layers are rotated.
+        words: the two values in the words of each format.
+        layers: indices of the layers concerned; empty for all, or if layers have no numbers.
+        layer_type: the type of these layers, if layers are distinguished by type.
+        comment: the consequence; may be empty.
+        expected: whether a correct conversion has this difference. This is a pairing to which the
+            converter of one of the formats permutes the weights of queries and keys. The
+            descriptions do not show whether the weights were permuted.
+    """
+
+    field: str
+    sources: tuple[str, str]
+    values: tuple[Any, Any]
+    words: tuple[str, str]
+    layers: tuple[int, ...] = ()
+    layer_type: str | None = None
+    comment: str = ""
+    expected: bool = False
+
+    def __str__(self) -> str:
+        where = _where(self.layers, self.layer_type)
+        one, other = self.words
+        comment = f" {self.comment}" if self.comment else ""
+        return f"{NAMES[self.field]}{where}: {one} against {other}.{comment}"
+
+
+class ErrorAt(NamedTuple):
+    """How far apart two rotations are at a position.
+
+    Attributes:
+        position: the position, or the distance of a query and a key.
+        cos_sin: the largest difference of a cosine or sine at this position.
+        score: the largest difference of a score between a query and a key of length 1 that many
+            positions apart, softmax correction included.
+    """
+
+    position: int
+    cos_sin: float
+    score: float
+
+
+@dataclass(frozen=True)
+class LayerError:
+    """How far apart two rotations are.
+
+    Attributes:
+        sources: the two that differ, as the caller named them.
+        layers, layer_type: as in `Difference`.
+        at: an `ErrorAt` for each requested position.
+        first_visible: the first position at which a cosine or sine differs by more than 2^-9, which
+            bfloat16 can show (half of its step just below 1); None if there is none up to
+            `searched`.
+        searched: the last position that was checked.
+    """
+
+    sources: tuple[str, str]
+    layers: tuple[int, ...]
+    layer_type: str | None
+    at: tuple[ErrorAt, ...]
+    first_visible: int | None
+    searched: int
+
+
+@dataclass(frozen=True)
+class Comparison(Document):
+    """The result of `compare`, true if there is a difference: ``assert not compare(a, b)``.
+
+    Its ``str()`` is its `text`, which notebooks show as HTML.
+
+    It is also true if the only difference is an expected one (see `verdict`), because the
+    descriptions do not show whether the weights were permuted.
+
+    Attributes:
+        sources: the compared sources, as the caller named them.
+        formats: the format of each of them.
+        differences: the differences of each of the others from the first.
+        errors: for each pair of differing rotations, how far apart they are.
+        notes: values that could not be compared, and other remarks.
+    """
+
+    sources: tuple[str, ...]
+    formats: tuple[str, ...]
+    differences: tuple[Difference, ...]
+    errors: tuple[LayerError, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.differences)
+
+    @property
+    def alike(self) -> bool:
+        """Whether all of them rotate alike."""
+        return not self.differences
+
+    @property
+    def verdict(self) -> str:
+        """One of "alike", "alike if permuted" and "different".
+
+        "alike if permuted" means that only the expected permutation differs: they rotate alike if
+        the weights of queries and keys were permuted, as a converter between their formats does.
+        Compare with ``permuted=True`` to say that they were, or with ``weights`` to check.
+        """
+        return _verdict(self.differences)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as JSON values: numbers are numbers, errors have names."""
+        found = {"alike": self.alike, "verdict": self.verdict, **asdict(self)}
+        for error in found["errors"]:
+            error["at"] = [each._asdict() for each in error["at"]]
+        return found
+
+    def _parts(self) -> Iterator[Part]:
+        first, *others = self.sources
+        for other in others:
+            pair = (first, other)
+            found = [each for each in self.differences if each.sources == pair]
+            yield Part("heading", f"{first} and {other}{_verdict_words(found)}")
+            yield from (Part("item", str(difference)) for difference in found)
+            for error in self.errors:
+                if error.sources == pair:
+                    yield from _parts_of_error(error)
+            yield GAP
+        for source, form in zip(self.sources, self.formats, strict=True):
+            yield Part("entry", f"{source}: {form}")
+        if self.notes:
+            yield GAP
+            yield Part("heading", "Worth knowing")
+            yield from (Part("item", note) for note in self.notes)
+
+
+def _verdict(differences: Sequence[Difference]) -> str:
+    if not differences:
+        return "alike"
+    return "alike if permuted" if all(each.expected for each in differences) else "different"
+
+
+def _verdict_words(differences: Sequence[Difference]) -> str:
+    if not differences:
+        return " rotate alike"
+    expected = "the expected permutation"
+    named = dict.fromkeys(
+        expected if each.expected else NAMES[each.field]
+        for each in sorted(differences, key=lambda each: each.expected)
+    )
+    if [*named] == [expected]:
+        return f": only {expected} differs (--permuted)"
+    return f" differ: {', '.join(named)}"
+
+
+def _parts_of_error(error: LayerError) -> Iterator[Part]:
+    where = _where(error.layers, error.layer_type)
+    if error.first_visible is None:
+        said = f"in bfloat16 cosines and sines look the same up to position {error.searched:,}"
+    else:
+        said = f"in bfloat16 cosines or sines differ from position {error.first_visible:,} on"
+    yield GAP
+    yield Part("remark", f"How far apart{where}: {said}.")
+    if error.at:
+        rows = ((f"{p:,}", number(c), number(s)) for p, c, s in error.at)
+        yield Part("table", rows=(("position", "cos and sin", "score"), *rows))
+
+
+def _where(layers: tuple[int, ...], layer_type: str | None) -> str:
+    kind = f"{layer_type} " if layer_type else ""
+    if layers:
+        return f", {kind}layer{'s' if len(layers) > 1 else ''} {layer_numbers(layers)}"
+    return f", {kind}layers" if kind else ""

@@ -1,0 +1,168 @@
+"""How a checkpoint rotates, independent of the file format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from posenc_native.core.frequencies.scaling import scaling_in_full
+from posenc_native.models.config import LayerGroup
+from posenc_native.models.unread import UnreadEntry
+
+# Scalings whose frequencies depend on the length of the sequence.
+BY_LENGTH = ("dynamic", "longrope")
+
+# The fields that a description has for each group of layers, with the names of `Rotary`'s arguments
+# if it has them; a format gives its own names for them.
+FIELDS = (
+    "layer_count", "layer_types", "nope_layers", "head_dim", "rotary_dim", "rotary_start",
+    "pairing", "base", "scaling", "scale", "softmax_correction", "axis_map", "inv_freq",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """A value that is missing from a file, and the value assumed for it.
+
+    Attributes:
+        field: as in a ``Difference``.
+        assumed: the engine's default, as a sentence; "" if there is none.
+    """
+
+    field: str
+    assumed: str = ""
+
+    def __str__(self) -> str:
+        name = NAMES[self.field]
+        return f"{name}: not in the file" + (f"; {self.assumed}" if self.assumed else "")
+
+
+NAMES = {
+    "layer_count": "number of layers",
+    "layer_types": "types of layers",
+    "nope_layers": "rotary encoding",
+    "head_dim": "head dimension",
+    "rotary_dim": "rotated dims",
+    "rotary_start": "first rotated dim",
+    "pairing": "pairing",
+    "base": "base",
+    "scaling": "scaling",
+    "scale": "attention factor",
+    "softmax_correction": "softmax correction",
+    "axis_map": "position axes",
+    "inv_freq": "frequencies",
+}
+
+
+class RoundingError(NamedTuple):
+    """How far a rotation may be from the original if a file keeps only rounded cosines and sines.
+
+    Attributes:
+        inv_freq: relative error of each frequency.
+        scale: relative error of the scale.
+    """
+
+    inv_freq: tuple[float, ...]
+    scale: float
+
+
+@dataclass(frozen=True)
+class Description:
+    """How a model rotates, layer by layer.
+
+    Attributes:
+        source: the thing that was read, as the caller named it.
+        format: the name of the file's format.
+        engine: the engine whose defaults apply to values that the file leaves out.
+        model_type: as the file names its architecture; "" if it does not.
+        groups: the attention layers, grouped by how they rotate; their scalings in full.
+        layer_count: the number of all layers; None if the file does not say.
+        length: the longest sequence that the model is meant for, in positions; None if the file
+            does not say.
+        nope_layers: indices of the attention layers without rotary encoding.
+        unnumbered_without: types of layers without rotary encoding whose indices cannot be known,
+            with the period at which they occur; empty for most files.
+        words: the format's name of each field, by its name in a ``Difference``.
+        unknown: values that the file leaves out.
+        remarks: sentences that concern only this file.
+        unread: entries that seem to concern the rotation, but are not read.
+        entries: the file's own entries, if it is a Hugging Face configuration; otherwise empty.
+        corrects_softmax: whether the model applies `softmax_correction`.
+        latent: whether the rotated dims are a separate tensor (multi-head latent attention).
+        sees: whether it is a vision encoder.
+        error: errors of rotations known only by rounded values, by their number of pairs.
+        permuted_by: the converter that permutes the weights of queries and keys between the half
+            pairing of Hugging Face and the interleaved pairing of this format; "" if none does.
+        safetensors: whether the weights may be in .safetensors files; if not, they are in the
+            described file itself and are not read.
+    """
+
+    source: str
+    format: str
+    engine: str
+    model_type: str
+    groups: tuple[LayerGroup, ...]
+    layer_count: int | None = None
+    length: int | None = None
+    nope_layers: tuple[int, ...] = ()
+    unnumbered_without: Mapping[str | None, int] = field(default_factory=dict)
+    words: Mapping[str, str] = field(default_factory=dict)
+    unknown: tuple[Unknown, ...] = ()
+    remarks: tuple[str, ...] = ()
+    unread: tuple[UnreadEntry, ...] = ()
+    entries: Mapping[str, Any] = field(default_factory=dict)
+    corrects_softmax: bool = False
+    latent: bool = False
+    sees: bool = False
+    error: Mapping[int, RoundingError] = field(default_factory=dict)
+    permuted_by: str = ""
+    safetensors: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "groups", tuple(map(_in_full, self.groups)))
+
+    @property
+    def names_a_base(self) -> bool:
+        """Whether the base comes from the file, and not from the engine."""
+        return all(unknown.field != "base" for unknown in self.unknown)
+
+
+def _in_full(group: LayerGroup) -> LayerGroup:
+    """The same layers, their scaling in full, and the base that it may have beside them."""
+    arguments = group.arguments
+    if arguments is None or arguments.get("scaling") is None:
+        return group
+    scaling = arguments["scaling"]
+    base = scaling.get("rope_theta")
+    own = {} if base is None else {"base": float(base)}
+    return replace(group, arguments={**arguments, "scaling": scaling_in_full(scaling), **own})
+
+
+def at_length(arguments: Mapping[str, Any], seq_len: int) -> dict[str, Any]:
+    """Arguments of `Rotary` for sequences of this length; unchanged if it does not matter."""
+    scaling = arguments.get("scaling")
+    if trained_length(arguments) is None:
+        return dict(arguments)
+    return {**arguments, "scaling": {**scaling, "seq_len": seq_len}}  # type: ignore[dict-item]
+
+
+def depends_on_length(arguments: Mapping[str, Any] | None) -> bool:
+    """Whether frequencies change with the length of the sequence."""
+    scaling = (arguments or {}).get("scaling")
+    if not scaling:
+        return False
+    return scaling["rope_type"] in BY_LENGTH and "alpha" not in scaling
+
+
+def trained_length(arguments: Mapping[str, Any] | None) -> int | None:
+    """The longest sequence for which a scaling by length leaves frequencies unchanged.
+
+    None if frequencies do not change, or if the scaling has no length ("dynamic" may have none).
+    """
+    if arguments is None or not depends_on_length(arguments):
+        return None
+    scaling = arguments["scaling"]
+    key = "max" if scaling["rope_type"] == "dynamic" else "original_max"
+    length = scaling.get(f"{key}_position_embeddings")
+    return None if length is None else int(length)

@@ -1,0 +1,174 @@
+"""Configurations of Hugging Face transformers: config.json, its mapping, a configuration object."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from posenc_native.checkpoints.formats.description import Description, Unknown
+from posenc_native.checkpoints.formats.form import Format
+from posenc_native.checkpoints.formats.written import (
+    Written,
+    differs,
+    layer_types,
+    only_some_attend,
+    rotations,
+)
+from posenc_native.core.frequencies.axes import pairs_by_axis
+from posenc_native.core.frequencies.scaling import rotary_frequencies
+from posenc_native.encodings.rotary.rotary import Rotary
+from posenc_native.models.config import Configuration
+from posenc_native.models.unread import unread_entries
+
+NAME = "Hugging Face configuration"
+ENGINE = "transformers"
+WORDS = {
+    "layer_count": "num_hidden_layers",
+    "layer_types": "layer_types",
+    "nope_layers": "no_rope_layers, layer_types or the model's code",
+    "head_dim": "head_dim",
+    "rotary_dim": "partial_rotary_factor",
+    "pairing": "the model's code",
+    "base": "rope_theta",
+    "scaling": "rope_scaling",
+    "scale": "attention_factor or mscale, else from factor",
+    "softmax_correction": "mscale_all_dim",
+    "axis_map": "mrope_section",
+    "length": "max_position_embeddings",
+}
+# ROPE_INIT_FUNCTIONS of transformers 5, and "default".
+_TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
+_RATIO = {"factor", "max_position_embeddings"}  # LongRoPE needs either
+_FACTORS = ("attention_factor", "mscale", "mscale_all_dim", "short_mscale", "long_mscale")
+
+
+def read(config: Any, source: str, function: str) -> Description:
+    """The description of a configuration object, a mapping or the path of a config.json."""
+    return described(Configuration.read(config, function), source)
+
+
+def described(
+    model: Configuration,
+    source: str,
+    form: str = NAME,
+    engine: str = ENGINE,
+    words: Mapping[str, str] = WORDS,
+) -> Description:
+    """The description of a configuration that has been read."""
+    groups = tuple(model.groups())
+    rotating = [group.arguments for group in groups if group.arguments is not None]
+    unknown = []
+    if rotating and not model.names_a_base and "inv_freq" not in rotating[0]:
+        bases = dict.fromkeys(
+            f"{rotation['base']:,.10g}" for rotation in rotating if "base" in rotation
+        )
+        unknown.append(Unknown("base", f"the model's class defaults to {' and '.join(bases)}"))
+    if model.layer_count is None:
+        unknown.append(Unknown("layer_count"))
+    length = model.fields.get("max_position_embeddings")
+    latent = model.fields.get("qk_rope_head_dim")
+    return Description(
+        source=source,
+        format=form,
+        engine=engine,
+        model_type=model.model_type if model.fields.get("model_type") else "",
+        groups=groups,
+        layer_count=model.layer_count,
+        length=int(length) if isinstance(length, (int, np.integer)) else None,
+        nope_layers=() if model.unnumbered_without else model.nope_layers(),
+        unnumbered_without=model.unnumbered_without,
+        words=words,
+        unknown=tuple(unknown),
+        unread=unread_entries(model),
+        entries=model.fields,
+        corrects_softmax=model.corrects_softmax,
+        latent=latent is not None and any(rotation["head_dim"] == latent for rotation in rotating),
+        sees=model.sees,
+    )
+
+
+def _write(description: Description, written: Written) -> None:
+    by_type = rotations(description)
+    rotaries = list(by_type.values())
+    parameters: dict[str, Any] = {
+        str(layer_type): _parameters(rotary, written) for layer_type, rotary in by_type.items()
+    }
+    if len({repr(entry) for entry in parameters.values()}) == 1:
+        parameters = next(iter(parameters.values()))
+    else:
+        parameters = {layer_type: entry for layer_type, entry in parameters.items() if entry}
+    types = layer_types(description)
+    count, nope = description.layer_count or 0, {*description.nope_layers}
+    words = {**WORDS, "head_dim": "qk_rope_head_dim"} if description.latent else WORDS
+    written.put_sizes(words, description, rotaries[0])
+    written.put(
+        WORDS,
+        model_type=description.model_type if description.entries else "",
+        rope_parameters=parameters,
+        layer_types=types,
+        no_rope_layers=[int(i not in nope) for i in range(count)] if nope else [],
+    )
+    written.lose(
+        "Heads of different widths.", when=len({rotary.head_dim for rotary in rotaries}) > 1
+    )
+    written.lose(
+        "Which layers have attention.",
+        when=count > 0 and not types and only_some_attend(description),
+    )
+    written.lose_pairing(
+        "The pairing (interleaved): transformers has it in the code of a model, and most models "
+        "use the half pairing. If the weights are permuted to it, add --permuted.",
+        when=any(rotary.pairing != "half" for rotary in rotaries),
+    )
+    written.lose(
+        "The rotated dims are the last of a head.",
+        when=any(rotary.rotary_start for rotary in rotaries),
+    )
+    written.lose(
+        "The softmax correction, which the code of a model applies.",
+        when=any(group.softmax_correction != 1 for group in description.groups),
+    )
+
+
+def _parameters(rotary: Rotary, written: Written) -> dict[str, Any]:
+    """The rotary parameters; none if no base and scaling give the frequencies."""
+    if "inv_freq" in rotary._given:
+        written.lose_frequencies()
+        return {}
+    parameters: dict[str, Any] = {"rope_theta": rotary.base, "rope_type": "default"}
+    parameters |= {
+        name: value for name, value in (rotary.scaling or {}).items() if name != "seq_len"
+    }
+    kind = parameters["rope_type"]
+    written.lose(f"The scaling {kind}, which transformers does not have.", kind not in _TYPES)
+    if rotary.rotary_dim != rotary.head_dim:
+        parameters["partial_rotary_factor"] = rotary.rotary_dim / rotary.head_dim
+    if differs(rotary.scale, _usual_scale(rotary)):
+        if kind in ("yarn", "longrope"):
+            parameters = {name: value for name, value in parameters.items() if name not in _FACTORS}
+            parameters["attention_factor"] = rotary.scale
+        else:
+            written.lose_scale(rotary)
+    if rotary.axis_map is not None:
+        counts, in_blocks = pairs_by_axis(rotary.axis_map)
+        parameters |= {"mrope_section": counts} | ({} if in_blocks else {"mrope_interleaved": True})
+        written.lose(f"Position axes other than 3: {len(counts)}.", when=len(counts) != 3)
+    return parameters
+
+
+def _usual_scale(rotary: Rotary) -> float:
+    """The factor of cosine and sine that the rest of the scaling gives; NaN if none."""
+    scaling = {
+        name: value for name, value in (rotary.scaling or {}).items() if name not in _FACTORS
+    }
+    if not scaling:
+        return 1.0
+    if scaling["rope_type"] == "longrope" and not _RATIO & {*scaling}:
+        return math.nan
+    return rotary_frequencies(rotary.rotary_dim, rotary.base, scaling)[1]
+
+
+FORMAT = Format("hf", NAME, lambda entries: True, read, write=_write, takes_overrides=True)

@@ -1,0 +1,234 @@
+"""Settings of torchtitan as JSON: flat model arguments, or the whole dump of a trainer.
+
+Source: torchtitan 0.2.2, models/*/model/args.py and model.py; 0.3.0 and commit b5bcd76,
+models/common/rope.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from posenc_native.checkpoints.formats.description import Description
+from posenc_native.checkpoints.formats.form import Format
+from posenc_native.checkpoints.formats.scaling_words import Word, llama3, yarn, yarn_scale
+from posenc_native.checkpoints.formats.settings import (
+    Settings,
+    check_share,
+    grouped,
+    refuse_if_none_rotates,
+    without_rotation,
+)
+from posenc_native.core.frequencies.axes import mrope_axis_map
+
+TITLE = "torchtitan settings"
+_WORDS = {
+    "layer_count": "n_layers",
+    "nope_layers": "every_n_layers_nope",
+    "head_dim": "dim / n_heads or head_dim",
+    "pairing": "the model's code",
+    "base": "rope_theta",
+    "scaling": "rope_scaling_args, rope_factor",
+    "softmax_correction": "mscale",
+}
+_LOW, _HIGH = Word("low_freq_factor", 1.0), Word("high_freq_factor", 4.0)
+_TRAINED = Word("original_max_position_embeddings", 8192)
+_LENGTH = Word("original_seq_len", 4096)
+_LLAMA = llama3(Word("scaling_factor", 8.0), _LOW, _HIGH, _TRAINED)
+_LLAMA4 = llama3(Word("scaling_factor", 16.0), _LOW, Word("high_freq_factor", 1.0), _TRAINED)
+_DEEPSEEK = yarn(Word("rope_factor", 40.0), _LENGTH)
+_GPT_OSS = yarn(
+    Word("rope_factor", 32.0),
+    _LENGTH,
+    Word("ntk_beta", 32.0),
+    Word("ntk_alpha", 1.0),
+    truncate=False,
+)
+_YARN = yarn(Word("rope_factor", 1.0), _LENGTH, truncate=Word("truncate", True))
+_HALF = ("qwen3", "gpt_oss")
+_OWN = {"rope_scaling_args", "every_n_layers_nope", "depth_init", "use_flex_attn", "rope_factor",
+        "ntk_alpha", "original_seq_len", "qk_norm"}  # fmt: skip
+
+
+def _claims(entries: Mapping[str, Any]) -> bool:
+    keys = {*entries}
+    return "model_spec" in keys or ({"dim", "n_layers"} <= keys and bool(_OWN & keys))
+
+
+def _read(entries: Mapping[str, Any], source: str, function: str) -> Description:
+    if "model_spec" in entries:
+        return _of_trainer(entries, source, function)
+    return _of_arguments(Settings(function, entries, "settings"), source)
+
+
+# The flat form, in releases up to 0.2
+
+
+def _of_arguments(settings: Settings, source: str) -> Description:
+    name = _model_of(settings)
+    layers = settings.layers("n_layers")
+    default = _BASES.get(name, 10000.0)
+    assumed = f"torchtitan's {name} defaults to {default:,.0f}"
+    base, unknown = settings.base("rope_theta", default, assumed)
+    latent = name == "deepseek_v3"
+    if latent:
+        head_dim = settings.heads("qk_rope_head_dim") if "qk_rope_head_dim" in settings else 64
+    elif "head_dim" in settings or name in _HALF:
+        head_dim = settings.count("head_dim", {"qwen3": 128, "gpt_oss": 64}.get(name), 1 << 13)
+    else:
+        head_dim = settings.count("dim") // settings.count("n_heads")
+    check_share(settings, "n_heads", head_dim, head_dim)
+    scaling, scale, correction, remarks = _SCALINGS[name](settings)
+    rotation: dict[str, Any] = {
+        "head_dim": head_dim,
+        "base": base,
+        "rotary_dim": head_dim,
+        "pairing": "half" if name in _HALF else "interleaved",
+        "scaling": scaling,
+        "scale": scale,
+    }
+    every = settings.count("every_n_layers_nope") if "every_n_layers_nope" in settings else 0
+
+    def of_layer(i: int) -> tuple[None, dict[str, Any] | None, float]:
+        return (None, None, 1.0) if every and i % every == 0 else (None, rotation, correction)
+
+    groups = grouped(settings, layers, of_layer)
+    refuse_if_none_rotates(settings, groups, "every_n_layers_nope")
+    if every:
+        remarks.append("torchtitan counts from the first layer: layer 0 does not rotate.")
+    return Description(
+        source=source,
+        format=TITLE,
+        engine="torchtitan",
+        model_type=name,
+        groups=groups,
+        layer_count=layers,
+        length=settings.length("max_seq_len"),
+        nope_layers=without_rotation(groups),
+        words=_WORDS,
+        unknown=tuple(unknown),
+        remarks=tuple(remarks),
+        latent=latent,
+        corrects_softmax=correction != 1,
+    )
+
+
+def _model_of(settings: Settings) -> str:
+    if "ntk_alpha" in settings or "ntk_beta" in settings:
+        return "gpt_oss"
+    if "qk_rope_head_dim" in settings or "kv_lora_rank" in settings:
+        return "deepseek_v3"
+    if "every_n_layers_nope" in settings or "interleave_moe_layer_step" in settings:
+        return "llama4"
+    return "qwen3" if "qk_norm" in settings or "hidden_dim" in settings else "llama3"
+
+
+_Scaling = tuple[dict[str, Any] | None, float, float, list[str]]
+_BASES = {"qwen3": 1e6, "gpt_oss": 150000.0}
+
+
+def _llama3(settings: Settings) -> _Scaling:
+    remarks = []
+    if "rope_scaling_args" not in settings:
+        remarks.append("torchtitan 0.2 scales every Llama 3; earlier releases did not.")
+    return _LLAMA.read(settings.inner("rope_scaling_args")), 1.0, 1.0, remarks
+
+
+def _llama4(settings: Settings) -> _Scaling:
+    if "rope_scaling_args" not in settings:
+        return None, 1.0, 1.0, []
+    return _LLAMA4.read(settings.inner("rope_scaling_args")), 1.0, 1.0, []
+
+
+def _deepseek(settings: Settings) -> _Scaling:
+    scaling = _DEEPSEEK.read(settings)
+    trained = scaling["original_max_position_embeddings"]
+    if settings.count("max_seq_len", 16384, 1 << 53) <= trained:
+        return (
+            None,
+            1.0,
+            1.0,
+            ["max_seq_len is not above original_seq_len, so torchtitan does not scale."],
+        )
+    return scaling, 1.0, yarn_scale(scaling["factor"], settings.weight("mscale", 1.0)) ** 2, []
+
+
+def _gpt_oss(settings: Settings) -> _Scaling:
+    scaling = _GPT_OSS.read(settings)
+    return scaling, yarn_scale(scaling["factor"]), 1.0, []
+
+
+_SCALINGS = {
+    "llama3": _llama3,
+    "llama4": _llama4,
+    "deepseek_v3": _deepseek,
+    "qwen3": lambda settings: (None, 1.0, 1.0, []),
+    "gpt_oss": _gpt_oss,
+}
+
+
+# A trainer's dump, in 0.3 and later: each layer has its rotation
+
+
+def _of_trainer(entries: Mapping[str, Any], source: str, function: str) -> Description:
+    spec = Settings(function, entries, "settings").inner("model_spec")
+    name, model = spec.text("name"), spec.inner("model")
+    layers = model["layers"]
+    if not isinstance(layers, (list, tuple)) or not 1 <= len(layers) <= 1 << 12:
+        model.wrong("layers", "a list of 1 to 4096 layers", type(layers).__name__)
+    parts = [Settings(function, layer, model.name("layers")).inner("attention") for layer in layers]
+    lengths: list[int | None] = []
+
+    def of_layer(i: int) -> tuple[None, dict[str, Any] | None, float]:
+        attention = parts[i]
+        rope = attention.inner("rope")
+        if not rope.entries:
+            return None, None, 1.0
+        lengths.append(rope.length("max_context_length", "max_seq_len"))
+        return None, *_of_rope(rope, attention, name)
+
+    groups = grouped(spec, len(parts), of_layer)
+    if all(group.arguments is None for group in groups):
+        model.wrong("layers", "a rope in the attention of some layer", "none")
+    return Description(
+        source=source,
+        format=TITLE,
+        engine="torchtitan",
+        model_type=name,
+        groups=groups,
+        layer_count=len(parts),
+        length=next(iter(lengths), None),
+        nope_layers=without_rotation(groups),
+        words={**_WORDS, "base": "rope.theta", "scaling": "rope.scaling", "head_dim": "rope.dim"},
+        latent="qk_rope_head_dim" in parts[0],
+        corrects_softmax=any(group.softmax_correction != 1 for group in groups),
+    )
+
+
+def _of_rope(rope: Settings, attention: Settings, name: str) -> tuple[dict[str, Any], float]:
+    head_dim = check_share(rope, "dim", rope.heads("dim"), rope.heads("dim"))
+    kind = rope.one_of("scaling", ("none", "llama", "yarn"), "none")
+    scaling: dict[str, Any] | None = None
+    correction = 1.0
+    if kind == "llama":
+        scaling = _LLAMA.read(rope)
+    factor = rope.positive("rope_factor", 1.0)
+    if kind == "yarn" and factor > 1:
+        scaling = _YARN.read(rope)
+        correction = yarn_scale(factor, attention.weight("mscale", 1.0)) ** 2
+    half = any(name.startswith(prefix) for prefix in (*_HALF, "qwen"))
+    arguments: dict[str, Any] = {
+        "head_dim": head_dim,
+        "base": rope.positive("theta", 10000.0),
+        "rotary_dim": head_dim,
+        "pairing": "half" if half else "interleaved",
+        "scaling": scaling,
+        "scale": 1.0,
+    }
+    section = [int(pairs) for pairs in rope.numbers("mrope_section", 4)]
+    if section:
+        arguments["axis_map"] = mrope_axis_map(section, order="interleaved", pairs=head_dim // 2)
+    return arguments, correction
+
+
+FORMAT = Format("torchtitan", TITLE, _claims, _read)

@@ -1,0 +1,1 @@
+"""Checks of calls, the frequencies of angles, documents."""

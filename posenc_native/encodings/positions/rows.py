@@ -1,0 +1,199 @@
+"""Positions of tokens in packed and padded rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from posenc_native.core.calls import arguments
+from posenc_native.core.calls.arguments import wrong_type, wrong_value
+from posenc_native.core.calls.constants import constant_without_tensors
+from posenc_native.engines.arrays import Arrays, of_wholes
+
+from .orders import packed_tokens, share_of, shown_values
+
+if TYPE_CHECKING:
+    import torch
+
+    from posenc_native.core.calls.kinds import (
+        Array,
+        ArrayOrTensor,
+        Integers,
+        Plain,
+        ShardOrder,
+        Tensor,
+        TensorLike,
+    )
+
+__all__ = ["packed_positions", "packed_segments", "padded_positions"]
+
+
+@overload
+def packed_positions(cu_seqlens: Plain, total: int, *, start: Plain = ..., rank: int = ...,
+                     ranks: int = ..., order: ShardOrder = ...) -> Array[np.int64]: ...  # fmt: skip
+@overload
+def packed_positions(cu_seqlens: Integers, total: int, *, start: Integers = ..., rank: int = ...,
+                     ranks: int = ..., order: ShardOrder = ...) -> ArrayOrTensor: ...  # fmt: skip
+@constant_without_tensors
+@of_wholes
+def packed_positions(
+    cu_seqlens: Integers,
+    total: int,
+    *,
+    start: Integers = 0,
+    rank: int = 0,
+    ranks: int = 1,
+    order: ShardOrder = "zigzag",
+) -> Any:
+    """Positions of sequences that are packed one after another: each counts from its start.
+
+    Args:
+        cu_seqlens: integers ``[n + 1]``, where each of n sequences begins and the last one ends,
+            ascending from 0, as for variable-length attention. Sequences may be empty.
+        total: t, the number of tokens; the length of the axis in ``q``. Tokens after the last
+            sequence (padding) also count from 0.
+        start: the first position, one for all sequences or ``[n]``: the number of tokens already in
+            a cache.
+        rank, ranks, order: only the tokens of a rank under context parallelism, as in
+            `ContextParallel.packed`.
+
+    Returns:
+        int64 ``[t / ranks]``.
+
+    Raises:
+        ValueError: the shapes do not fit. Also, if values can be read (in NumPy, and on the CPU
+            while torch does not trace): the bounds do not ascend from 0 to at most `total`, or the
+            ranks cannot divide the sequences.
+        TypeError: an argument is not an integer.
+
+    Example:
+        >>> import posenc_native as pn
+        >>> pn.packed_positions([0, 3, 5], 6)
+        array([0, 1, 2, 0, 1, 0])
+        >>> pn.packed_positions([0, 4, 12], 12, rank=0, ranks=2)
+        array([0, 3, 0, 1, 6, 7])
+    """
+    function = "packed_positions"
+    arrays = Arrays(function, cu_seqlens=cu_seqlens, start=start)
+    share = share_of(function, rank, ranks, order)
+    bounds = packed_bounds(arrays, cu_seqlens, total)
+    if share.ranks == 1:
+        tokens, segments = _segments(arrays, bounds, total)
+    else:
+        tokens, segments, _ = packed_tokens(arrays, bounds, total, share)
+    return positions_within(arrays, bounds, tokens, segments, start)
+
+
+@overload
+def packed_segments(cu_seqlens: TensorLike, total: int) -> Tensor: ...
+@overload
+def packed_segments(cu_seqlens: npt.ArrayLike, total: int) -> Array[np.int64]: ...
+@constant_without_tensors
+@of_wholes
+def packed_segments(cu_seqlens: npt.ArrayLike | TensorLike, total: int) -> Any:
+    """The number of the packed sequence that each token belongs to; n after the last sequence.
+
+    Args:
+        cu_seqlens, total: as in `packed_positions`: integers ``[n + 1]`` and an int.
+
+    Returns:
+        int64 ``[t]``.
+
+    Raises:
+        ValueError, TypeError: as in `packed_positions`.
+
+    Example:
+        >>> import posenc_native as pn
+        >>> pn.packed_segments([0, 3, 5], 6)
+        array([0, 0, 0, 1, 1, 2])
+    """
+    arrays = Arrays("packed_segments", cu_seqlens=cu_seqlens)
+    return _segments(arrays, packed_bounds(arrays, cu_seqlens, total), total)[1]
+
+
+@constant_without_tensors
+def padded_positions(
+    attention_mask: npt.ArrayLike | torch.Tensor, *, padding: int = 0, start: Integers = 0
+) -> ArrayOrTensor:
+    """Positions of rows with padding on either side or within: they count only the tokens.
+
+    Args:
+        attention_mask: ``[b, s]`` bools or integers, other than 0 for tokens.
+        padding: position of padding: 0 as in transformers 5, 1 as in its earlier versions.
+        start: position of the first token, one for all rows or ``[b]``. (A mask that also covers a
+            cache does not need it: take the last columns of the result.)
+
+    Returns:
+        int64 ``[b, s]``.
+
+    Raises:
+        ValueError: the shapes do not fit.
+        TypeError: a dtype is not supported.
+
+    Source: ``GenerationMixin`` in transformers.
+
+    Example:
+        >>> import posenc_native as pn
+        >>> pn.padded_positions([[0, 0, 1, 1, 1], [1, 1, 1, 1, 0]])
+        array([[0, 0, 0, 1, 2],
+               [0, 1, 2, 3, 0]])
+    """
+    function = "padded_positions"
+    arrays = Arrays(function, attention_mask=attention_mask, start=start)
+    there = token_mask(arrays, attention_mask)
+    first = first_positions(arrays, start, there.shape[0])
+    # torch's DTensors sum along the wrong axis if it is counted from the end.
+    count = there.cumsum(there.ndim - 1) - 1 + (first if isinstance(first, int) else first[:, None])
+    return arrays.xp.where(there, count, plain_integer(function, "padding", padding))
+
+
+def first_positions(arrays: Arrays, start: Any, count: int) -> Any:
+    """The argument start: an int, or integers [count]."""
+    if isinstance(start, (int, np.integer)):
+        return plain_integer(arrays.function, "start", start)
+    first = arrays.integers("start", start, arguments.INTEGER_DTYPES)
+    arguments.check_shape(arrays.function, "start", first.shape, (count,))
+    return first
+
+
+def positions_within(arrays: Arrays, bounds: Any, tokens: Any, segments: Any, start: Any) -> Any:
+    """Positions of tokens of a packed row within their sequences, each of which begins at start."""
+    first = first_positions(arrays, start, bounds.shape[0] - 1)
+    if not isinstance(first, int):
+        first = arrays.xp.concatenate([first, arrays.arange(1)])[segments]  # 0 after the last
+    return tokens - bounds[segments] + first
+
+
+def packed_bounds(arrays: Arrays, cu_seqlens: Any, total: int) -> Any:
+    """The argument cu_seqlens, int64 [n + 1]."""
+    bounds = arrays.integers("cu_seqlens", cu_seqlens, arguments.INTEGER_DTYPES)
+    if bounds.ndim != 1 or bounds.shape[0] == 0:
+        wrong_value(arrays.function, "cu_seqlens", "shape [n + 1]", list(bounds.shape))
+    seen = arrays.seen(bounds)
+    if seen is not None:
+        total = arguments.length(arrays.function, "total", total)
+        if seen[0] != 0 or (seen[1:] < seen[:-1]).any() or seen[-1] > total:
+            expected = f"bounds that ascend from 0 to at most total = {total}"
+            wrong_value(arrays.function, "cu_seqlens", expected, shown_values(seen))
+    return bounds
+
+
+def _segments(arrays: Arrays, bounds: Any, total: int) -> tuple[Any, Any]:
+    """The tokens 0 .. total - 1, and the number of sequences that end at or before each."""
+    tokens = arrays.arange(arguments.length(arrays.function, "total", total))
+    return tokens, arrays.xp.searchsorted(bounds[1:], tokens, side="right")
+
+
+def token_mask(arrays: Arrays, mask: Any) -> Any:
+    given = arrays.integers("attention_mask", mask, ("bool", *arguments.INTEGER_DTYPES))
+    if given.ndim != 2:
+        wrong_value(arrays.function, "attention_mask", "shape [b, s]", list(given.shape))
+    return given != 0
+
+
+def plain_integer(function: str, argument: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        wrong_type(function, argument, "an int", type(value).__name__)
+    return int(value)

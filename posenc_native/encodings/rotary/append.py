@@ -1,0 +1,225 @@
+"""A serving step in one pass: rotate queries, rotate keys into a cache, copy values into a cache.
+
+projection ──► q ──(norm)── rotation ──► q                     to attention
+           ──► k ──(norm)── rotation ──► keys[slots[token]]    and k, if prefill needs it
+           ──► v ──────────────────────► values[slots[token]]
+
+the slot of a token
+static cache  "bhsd"   its index in the row of the batch      position
+ring          "bhsd"   a window that wraps around             position % window
+flat pool     "shd"    an index from an allocator
+pages         "pshd"   table[position // size] * size + position % size
+padding                -1: nothing is written
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
+
+import numpy.typing as npt
+
+from posenc_native.core.calls import arguments
+from posenc_native.core.calls.norms import Norm
+from posenc_native.core.calls.pairs import outputs
+from posenc_native.core.calls.rotation import Rotation, TableRotation
+from posenc_native.core.calls.suggestions.vocabulary import refuse, refuse_missing, takes_words
+from posenc_native.engines import backend
+from posenc_native.engines.rotations import Call, run
+
+from .norm import ALIKE, TABLES_ALIKE
+
+if TYPE_CHECKING:
+    import torch
+
+    from posenc_native.core.calls.kinds import Frequencies, Pairing
+
+__all__ = ["rotary_append", "rotary_append_tables"]
+
+
+@takes_words
+def rotary_append(
+    q: Any,
+    k: Any,
+    v: Any,
+    positions: npt.ArrayLike | torch.Tensor | None,
+    inv_freq: Frequencies,
+    keys: Any,
+    values: Any,
+    slots: npt.ArrayLike | torch.Tensor,
+    *more: NoReturn,
+    layout: str | None = None,
+    cache_layout: str = "bhsd",
+    norm: bool | None = None,
+    q_weight: npt.ArrayLike | torch.Tensor | None = None,
+    k_weight: npt.ArrayLike | torch.Tensor | None = None,
+    eps: float = 1e-6,
+    norm_over: Literal["head", "token"] = "head",
+    weight_offset: float = 0.0,
+    norm_first: bool = True,
+    pairing: Pairing | None = None,
+    rotary_start: int | None = None,
+    axis_map: npt.ArrayLike | torch.Tensor | None = None,
+    scale: float | None = None,
+    compute: Literal["float32", "as_written"] = "float32",
+    return_k: bool = False,
+    inplace: bool = False,
+    out: Any = None,
+    **unknown: NoReturn,
+) -> Any:
+    """Rotate `q` and `k`, and write `k` and `v` into caches, in one pass.
+
+    Args:
+        q, k: as in `apply_rotary_qk`. Without queries, such as when cross-attention fills its
+            cache, q is None in the call and in the result.
+        v: values with the shape of `k` except for the width of heads; copied bit for bit.
+        keys, values: the caches to write to, arrays or tensors like `k` and `v`, with their dtype.
+            They share no memory with `q`, `k`, `v` or each other.
+        slots: the destinations of the tokens, integers ``[s]``, ``[b, s]`` or ``[1, s]`` (``[t]``
+            for packed tokens), each at most once (per row of the batch, if the cache has rows);
+            tokens with slot -1 are not written. Slots of tensors on a GPU are not checked: nothing
+            outside the cache is written, and one of the tokens with the same slot remains.
+        cache_layout: the axes of the caches in memory order, ending in d. "bhsd" or "bshd": one row
+            per batch entry, and a slot is an index along s. "shd" or "hsd": one pool for all.
+            "pshd" or "phsd": pages, and a slot is page * size of a page + place in the page.
+        norm: whether to apply the norm to `q` and `k`; default True if a weight is given.
+        q_weight, k_weight, eps, norm_over, weight_offset, norm_first, compute: as in
+            `norm_rotary_qk`.
+        positions: None, an int, ``[s]``, ``[b, s]`` or ``[1, s]``, as in `apply_rotary`.
+        inv_freq: a `Rotary`, or radians per position, ``[P]``, float32 or float64, as there.
+        layout, pairing, rotary_start, axis_map, scale: as in `apply_rotary`.
+        return_k: also return the rotated `k`, to which prefill attends.
+        inplace: write the rotated `q` (and `k`, if it is returned) to the arguments.
+        out: memory for `q`, or with `return_k` a pair ``(q_out, k_out)``; without a gradient.
+
+    Returns:
+        `q` rotated, or ``(q, k)``. Gradients reach the results but not the contents of the caches.
+
+    Raises:
+        ValueError, TypeError: as in `norm_rotary_qk`; or a slot is outside the cache or used twice,
+            or a cache shares memory with an input. Then nothing has been written.
+
+    Example:
+        >>> import numpy as np
+        >>> import posenc_native as pn
+        >>> rope = pn.Rotary(64)
+        >>> window = 4  # a cache of the last four tokens
+        >>> keys, values = np.zeros((2, 1, 2, window, 64), np.float32)
+        >>> for position in range(6):
+        ...     q = np.full((1, 8, 1, 64), position, np.float32)
+        ...     k = v = np.full((1, 2, 1, 64), position, np.float32)
+        ...     q = pn.rotary_append(
+        ...         q, k, v.copy(), position, rope, keys, values, [position % window]
+        ...     )
+        >>> values[0, 0, :, 0]
+        array([4., 5., 2., 3.], dtype=float32)
+    """
+    if more or unknown:
+        refuse(rotary_append, q, k, v, positions, inv_freq, keys, values, slots, *more, **unknown)
+    to = inplace if out is None else _outputs("rotary_append", q, out, inplace, return_k)
+    if norm is None:
+        norm = q_weight is not None or k_weight is not None
+    given = q_weight, k_weight, norm, eps, norm_over, weight_offset, norm_first
+    cache = keys, values, slots, cache_layout, return_k
+    results = backend.door.rotary_append(
+        q, k, v, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, *ALIKE,
+        compute, *given, *cache, to,
+    )  # fmt: skip
+    if results is NotImplemented:
+        refuse_missing(rotary_append, q, k, v, positions, inv_freq, keys, values, slots)
+        rotation = Rotation(positions, inv_freq, layout, pairing, rotary_start, axis_map, scale)
+        call = Call("rotary_append", (q, k, v), rotation, to, (compute,), Norm(*given), cache)
+        results = run(call)
+    return results if return_k else results[0]
+
+
+@takes_words
+def rotary_append_tables(
+    q: Any,
+    k: Any,
+    v: Any,
+    cos: Any,
+    sin: Any,
+    keys: Any,
+    values: Any,
+    slots: npt.ArrayLike | torch.Tensor,
+    *more: NoReturn,
+    layout: str | None = None,
+    cache_layout: str = "bhsd",
+    norm: bool | None = None,
+    q_weight: npt.ArrayLike | torch.Tensor | None = None,
+    k_weight: npt.ArrayLike | torch.Tensor | None = None,
+    eps: float = 1e-6,
+    norm_over: Literal["head", "token"] = "head",
+    weight_offset: float = 0.0,
+    norm_first: bool = True,
+    pairing: Pairing | None = None,
+    rotary_start: int | None = None,
+    compute: Literal["float32", "as_written"] = "float32",
+    rows: npt.ArrayLike | torch.Tensor | None = None,
+    axis_map: npt.ArrayLike | torch.Tensor | None = None,
+    return_k: bool = False,
+    inplace: bool = False,
+    out: Any = None,
+    **unknown: NoReturn,
+) -> Any:
+    """`rotary_append` by precomputed cosines and sines.
+
+    Args:
+        cos, sin, rows, axis_map: as in `apply_rotary_tables`.
+        q, k, v, keys, values, slots, layout, cache_layout, return_k: as in `rotary_append`.
+        norm, q_weight, k_weight, eps, norm_over, weight_offset, norm_first: as there.
+        pairing, rotary_start, compute, inplace, out: as there.
+
+    Returns:
+        `q` rotated, or ``(q, k)``.
+
+    Raises:
+        ValueError, TypeError: as in `rotary_append`; then nothing has been written.
+
+    Example:
+        >>> import numpy as np
+        >>> import posenc_native as pn
+        >>> cos, sin = pn.Rotary(64).tables(np.array([76]))  # once for all layers
+        >>> keys, values = np.zeros((2, 10, 16, 2, 64), np.float32)  # ten pages of sixteen
+        >>> q, k, v = np.ones((3, 1, 2, 64), np.float32)
+        >>> page = 7  # that the tokens 64 .. 79 are on
+        >>> q = pn.rotary_append_tables(
+        ...     q, k, v, cos, sin, keys, values, [page * 16 + 76 % 16],
+        ...     layout="thd", cache_layout="pshd",
+        ... )
+        >>> bool((keys[7, 12] == q[0]).all())
+        True
+    """
+    if more or unknown:
+        refuse(rotary_append_tables, q, k, v, cos, sin, keys, values, slots, *more, **unknown)
+    function = "rotary_append_tables"
+    to = inplace if out is None else _outputs(function, q, out, inplace, return_k)
+    if norm is None:
+        norm = q_weight is not None or k_weight is not None
+    given = q_weight, k_weight, norm, eps, norm_over, weight_offset, norm_first
+    cache = keys, values, slots, cache_layout, return_k
+    results = backend.door.rotary_append_tables(
+        q, k, v, cos, sin, layout, pairing, rotary_start, False, compute, rows, axis_map,
+        *TABLES_ALIKE, *given, *cache, to,
+    )  # fmt: skip
+    if results is NotImplemented:
+        refuse_missing(rotary_append_tables, q, k, v, cos, sin, keys, values, slots)
+        rotation = TableRotation(
+            cos, sin, layout, pairing, rotary_start, False, compute, rows, axis_map
+        )  # fmt: skip
+        results = run(Call(function, (q, k, v), rotation, to, (), Norm(*given), cache))
+    return results if return_k else results[0]
+
+
+def _outputs(function: str, q: Any, out: Any, inplace: bool, return_k: bool) -> tuple[Any, ...]:
+    """The argument out as a tuple with one element per result."""
+    if return_k:
+        return outputs(function, out, inplace, None if q is not None else 0)
+    if q is None:
+        arguments.wrong_type(function, "out", "None, as q is", type(out).__name__)
+    if inplace:
+        arguments.wrong_value(function, "inplace", "False if out is given", True)
+    if isinstance(out, tuple):
+        arguments.wrong_type(function, "out", "memory for q (a pair with return_k=True)", "a tuple")
+    arguments.check_no_mask(function, "out", out)
+    return (out,)

@@ -1,0 +1,412 @@
+"""`Rotary`: an immutable description, without buffers, of how a model rotates."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from posenc_native.core.calls import arguments
+from posenc_native.core.calls.constants import constant
+from posenc_native.core.calls.reprs import call_arguments, written
+from posenc_native.core.calls.suggestions.vocabulary import answer_methods
+from posenc_native.core.calls.views import check_layout, rotary_view
+from posenc_native.core.documents.html import as_html
+from posenc_native.core.documents.parts import Part
+from posenc_native.core.frequencies.scaling import base_apart, rotary_frequencies
+from posenc_native.engines import backend, late
+from posenc_native.models.config import rotary_arguments
+from posenc_native.models.presets import rotary_preset
+
+from .by_tables import rotary_tables
+from .verbs import Verbs
+
+if TYPE_CHECKING:
+    import torch
+
+    from posenc_native.core.calls.kinds import (
+        Array,
+        Dtype,
+        Numbers,
+        NumPyDtype,
+        Pair,
+        Pairing,
+        Tensor,
+        TensorLike,
+        TorchDtype,
+    )
+
+__all__ = [
+    "Rotary",
+]
+
+
+@answer_methods
+class Rotary(Verbs):
+    """How a model rotates: frequencies, pairing and slice, without any buffer.
+
+    A Rotary is immutable; it can be shared, copied, pickled and compared. ``model.half()`` casts
+    nothing in it, and nothing is lost on the meta device. ``Rotary.preset(name)`` and
+    ``Rotary.from_config(config)`` make the rotation of a published model. A Rotary is called with q
+    and k; ``apply`` rotates one of them, ``append`` rotates and writes to a KV cache, ``norm``
+    normalizes and rotates, ``bind`` checks once for a loop, ``tables`` gives cosines and sines.
+
+    Args:
+        head_dim: width of a head; q and k must have it.
+        base: base of the frequencies (rope_theta); default "rope_theta" of `scaling`, or 10000.
+        rotary_dim: the number of rotated dims, even; default head_dim; a smaller number rotates a
+            part of each head. At most 65,536 by formula; `inv_freq` has no such limit.
+        pairing: "half", "interleaved" or a block size, as in `apply_rotary`.
+        scaling: None or a mapping as in Hugging Face, ``{"rope_type": "yarn", ...}``; see
+            `rotary_frequencies`.
+        axis_map: ``[rotary_dim / 2]`` ints, the position axis that drives each pair.
+        rotary_start: first rotated dim.
+        layout: default layout of the calls; see `apply_rotary`.
+        inv_freq: explicit frequencies, ``[P]`` in radians per position, which replace base,
+            rotary_dim and scaling.
+        scale: factor of cosine and sine; default the attention factor of the scaling.
+
+    Attributes:
+        inv_freq: float64 ``[P]``, P = rotary_dim / 2, radians per position, read-only.
+        scale: factor of cosine and sine.
+
+    Raises:
+        ValueError, TypeError: sizes, names or keys do not fit.
+
+    Example:
+        >>> import numpy as np
+        >>> import posenc_native as pn
+        >>> rope = pn.Rotary(64, base=500000.0)
+        >>> q, k = np.ones((1, 8, 5, 64), np.float32), np.ones((1, 2, 5, 64), np.float32)
+        >>> q, k = rope(q, k)
+        >>> cos, sin = rope.tables(5)
+        >>> cos.shape
+        (5, 32)
+    """
+
+    __slots__ = ("_elsewhere", "_given", "_remembered", "_tensors", "axis_map", "base", "head_dim",
+                 "inv_freq", "layout", "pairing", "rotary_start", "scale", "scaling")  # fmt: skip
+
+    head_dim: int
+    base: float
+    pairing: Pairing
+    layout: str
+    scaling: Mapping[str, Any] | None
+    axis_map: npt.NDArray[np.int64] | None
+    rotary_start: int
+    inv_freq: npt.NDArray[np.float64]
+    scale: float
+    _given: dict[str, Any]  # inv_freq and scale, if they were arguments
+    _tensors: tuple[torch.Tensor, torch.Tensor | None] | None
+    _elsewhere: dict[torch.device, tuple[torch.Tensor, torch.Tensor | None]]
+
+    def __init__(
+        self,
+        head_dim: int,
+        *,
+        base: float = 10000.0,
+        rotary_dim: int | None = None,
+        pairing: Pairing = "half",
+        scaling: Mapping[str, Any] | None = None,
+        axis_map: npt.ArrayLike | None = None,
+        rotary_start: int = 0,
+        layout: str = "bhsd",
+        inv_freq: npt.ArrayLike | None = None,
+        scale: float | None = None,
+    ) -> None:
+        head_dim = arguments.size("Rotary", "head_dim", head_dim)
+        given = inv_freq is not None
+        if inv_freq is not None:
+            if (base, rotary_dim, scaling) != (10000.0, None, None):
+                got = "at least one"
+                arguments.wrong_value(
+                    "Rotary", "base, rotary_dim, scaling", "none beside inv_freq", got
+                )
+            inv_freq = _explicit_frequencies(inv_freq)
+            attention_factor = 1.0
+        else:
+            rotary_dim = arguments.width(
+                "Rotary",
+                *(("head_dim", head_dim) if rotary_dim is None else ("rotary_dim", rotary_dim)),
+            )
+            inv_freq, attention_factor = rotary_frequencies(rotary_dim, base, scaling)
+            base, scaling = base_apart(base, scaling)
+        if scale is not None:
+            scale = arguments.finite_number("Rotary", "scale", scale)
+            if scale == attention_factor:
+                scale = None
+            else:
+                attention_factor = scale
+        # Checks the slice and the pairing.
+        rotary_view(
+            "Rotary", (1, head_dim), "sd", pairing, rotary_start, len(inv_freq),
+            angles="inv_freq" if given else "rotary_dim",
+        )  # fmt: skip
+        check_layout("Rotary", layout)
+        axes = None
+        if axis_map is not None:
+            axes = np.array(arguments.as_array("Rotary", "axis_map", axis_map))
+            arguments.check_dtype("Rotary", "axis_map", axes.dtype, arguments.INTEGER_DTYPES)
+            arguments.check_shape("Rotary", "axis_map", axes.shape, (len(inv_freq),))
+            axes = axes.astype(np.int64)
+            axes.flags.writeable = False
+        inv_freq.flags.writeable = False
+        values = {
+            "head_dim": head_dim,
+            "base": float(base),
+            "pairing": pairing,
+            "scaling": None if scaling is None else dict(scaling),
+            "axis_map": axes,
+            "rotary_start": int(rotary_start),
+            "layout": layout,
+            "inv_freq": inv_freq,
+            "scale": attention_factor,
+            "_given": {
+                **({"inv_freq": tuple(inv_freq.tolist())} if given else {}),
+                **({} if scale is None else {"scale": attention_factor}),
+            },
+            "_tensors": None,
+            "_elsewhere": {},
+            "_remembered": None,
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        if late.torch_is_there():
+            self._make_tensors()
+        if backend.native is not None and axis_map is None and not late.is_compiling()():
+            remembered = backend.native.remember_rotation(
+                inv_freq, self.pairing, rotary_start, attention_factor, head_dim
+            )
+            object.__setattr__(self, "_remembered", remembered)
+
+    @classmethod
+    def from_config(
+        cls,
+        config: Any,
+        layer_type: str | None = None,
+        *,
+        layer: int | None = None,
+        seq_len: int | None = None,
+        layout: str = "bhsd",
+    ) -> Rotary:
+        """The rotation of a Hugging Face model; `explain` describes it in words.
+
+        Args:
+            config: a transformers configuration, its dict, or the path of a config.json.
+            layer_type: the type of the layers, if layers differ ("full_attention",
+                "sliding_attention").
+            layer: the number of a layer, in place of its type.
+            seq_len: length of the sequence, for scalings that depend on it (dynamic, longrope).
+            layout: default layout of the calls.
+
+        Raises:
+            ValueError: a key is missing or invalid (the message names it), or the layers have no
+                rotary encoding (see `nope_layers`).
+
+        Example:
+            >>> import posenc_native as pn
+            >>> pn.Rotary.from_config(
+            ...     {"model_type": "llama", "head_dim": 64, "rope_theta": 500000.0}
+            ... ).base
+            500000.0
+        """
+        given = rotary_arguments(config, layer_type, layer=layer, seq_len=seq_len)
+        return cls(**given, layout=layout)
+
+    @classmethod
+    def preset(
+        cls,
+        name: str,
+        layer_type: str | None = None,
+        *,
+        seq_len: int | None = None,
+        layout: str = "bhsd",
+    ) -> Rotary:
+        """The rotation of a published model, by name; `rotary_presets` lists names and details.
+
+        Args:
+            name: "llama-3.1", "deepseek-v3", "gpt-oss" ...
+            layer_type: the type of the layers, if layers differ ("full_attention",
+                "sliding_attention").
+            seq_len: length of the sequence, for scalings that depend on it (LongRoPE).
+            layout: default layout of the calls.
+
+        Raises:
+            ValueError: an unknown name or layer_type; the message lists similar ones.
+
+        Example:
+            >>> import posenc_native as pn
+            >>> pn.Rotary.preset("gemma-3-27b", "sliding_attention").base
+            10000.0
+        """
+        return cls(**rotary_preset(name).rotary_arguments(layer_type, seq_len), layout=layout)
+
+    @property
+    def rotary_dim(self) -> int:
+        """The number of rotated dims of a head."""
+        return 2 * len(self.inv_freq)
+
+    @overload
+    def tables(self, positions: TensorLike, *, dtype: Dtype = ...) -> Pair[Tensor]: ...
+    @overload
+    def tables(self, positions: Numbers, *, dtype: TorchDtype) -> Pair[Tensor]: ...
+    @overload
+    def tables(self, positions: npt.ArrayLike, *, dtype: NumPyDtype = ...) -> Pair[Array[Any]]: ...
+    def tables(
+        self, positions: npt.ArrayLike | TensorLike, *, dtype: Any = None
+    ) -> tuple[Any, Any]:
+        """Cosines and sines: `rotary_tables` with this description."""
+        return rotary_tables(positions, self, dtype=dtype)
+
+    def with_layout(self, layout: str) -> Rotary:
+        """The same rotation with another default layout.
+
+        Example:
+            >>> import posenc_native as pn
+            >>> pn.Rotary(64).with_layout("bshd")
+            Rotary(64, layout='bshd')
+        """
+        return Rotary(**{**self._arguments(), "layout": layout})
+
+    def _of(self, x: Any) -> tuple[Any, Any]:
+        """inv_freq and axis_map for an array, or for a tensor on its device."""
+        return self._torch(x.device) if arguments.is_tensor(x) else (self.inv_freq, self.axis_map)
+
+    def _torch(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """inv_freq and axis_map as tensors on a device, made once for each."""
+        tensors = self._tensors or self._make_tensors()
+        if tensors[0].device == device:
+            return tensors
+        self._prepare(device)
+        return self._elsewhere.get(device) or self._moved(device)
+
+    @constant
+    def _prepare(self, device: torch.device) -> None:
+        """Make the tensors for a device.
+
+        torch.compile runs this function while it traces. The tensors are then inputs of the graph,
+        and the graph does not copy them in every call.
+        """
+        if device not in self._elsewhere:
+            inv_freq, axis_map = self._moved(device)
+            if type(inv_freq) is sys.modules["torch"].Tensor:  # not a tensor of a trace
+                self._elsewhere[device] = inv_freq, axis_map
+
+    def _make_tensors(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        import torch
+
+        # The device is explicit because a model may be built under torch.device("meta"). Inference
+        # mode is off because training may follow.
+        with torch.inference_mode(False):
+            inv_freq = torch.tensor(self.inv_freq, device="cpu")
+            axis_map = None if self.axis_map is None else torch.tensor(self.axis_map, device="cpu")
+        # Kept, but not while torch traces: such tensors end with the trace.
+        if type(inv_freq) is torch.Tensor and not torch.compiler.is_compiling():
+            object.__setattr__(self, "_tensors", (inv_freq, axis_map))
+        return inv_freq, axis_map
+
+    def _moved(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor | None]:
+        import torch
+
+        inv_freq, axis_map = self._tensors or self._make_tensors()
+        with torch.inference_mode(False):
+            return inv_freq.to(device), None if axis_map is None else axis_map.to(device)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"Rotary is immutable: cannot set {name!r}")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"Rotary is immutable: cannot delete {name!r}")
+
+    def _arguments(self) -> dict[str, Any]:
+        """The arguments of __init__ for an equal object."""
+        from_formula = {
+            "base": self.base,
+            "rotary_dim": 2 * len(self.inv_freq),
+            "scaling": self.scaling,
+        }
+        return {
+            "head_dim": self.head_dim,
+            **({} if "inv_freq" in self._given else from_formula),
+            **self._given,
+            "pairing": self.pairing,
+            "axis_map": None if self.axis_map is None else tuple(self.axis_map.tolist()),
+            "rotary_start": self.rotary_start,
+            "layout": self.layout,
+        }
+
+    def _differs(self, other: Rotary) -> str | None:
+        """The name of an argument that makes other rotate differently; None if there is none."""
+        names = ("head_dim", "pairing", "rotary_start", "axis_map", "rotary_dim", "inv_freq")
+        for name, one, another in zip(names, self._compared(), other._compared(), strict=True):
+            if one != another:
+                return name
+        return None
+
+    # A method of one object, without tuples to compare: torch.compile treats no call with a second
+    # object as a constant, and compares no tuples in one (torch 2.11).
+    @constant
+    def _compared(self) -> tuple[Any, ...]:
+        """The arguments that `_differs` compares, arrays as their bytes."""
+        axis_map = b"" if self.axis_map is None else self.axis_map.tobytes()
+        inv_freq = self.inv_freq.tobytes()
+        return self.head_dim, self.pairing, self.rotary_start, axis_map, len(inv_freq), inv_freq
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _make_rotary, (self._arguments(),)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Rotary):
+            return NotImplemented
+        return self._arguments() == other._arguments()
+
+    def __hash__(self) -> int:
+        return hash((self.head_dim, self.base, self.pairing, self.rotary_start))
+
+    def __repr__(self) -> str:
+        return f"Rotary({self._written_arguments()})"
+
+    def _repr_html_(self) -> str:
+        """Notebooks show this: the arguments, also those that are defaults, and their results."""
+        found: dict[str, Any] = {
+            **self._arguments(),
+            "rotary_dim": self.rotary_dim,
+            "scale": self.scale,
+            "inv_freq": tuple(self.inv_freq.tolist()),
+        }
+        rows = [("argument", "value")]
+        for name, value in found.items():
+            entries = {name: value}
+            if isinstance(value, Mapping):
+                entries = {f"{name}[{key!r}]": each for key, each in value.items()}
+            rows += [(entry, written(each)) for entry, each in entries.items()]
+        return as_html([Part("heading", "Rotary"), Part("table", rows=tuple(rows))])
+
+    def _written_arguments(self, whole: bool = False) -> str:
+        """The arguments of the call as text; more than 8 numbers are abbreviated unless whole."""
+        values = self._arguments()
+        if values.get("rotary_dim") == self.head_dim:
+            del values["rotary_dim"]
+        if whole:  # lists are written in full, tuples are abbreviated
+            values = {n: list(v) if isinstance(v, tuple) else v for n, v in values.items()}
+        return call_arguments(Rotary, **values)
+
+
+def _explicit_frequencies(inv_freq: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    given = arguments.as_frequencies("Rotary", inv_freq)
+    if given.ndim != 1:
+        arguments.wrong_value("Rotary", "inv_freq", "shape [P]", list(given.shape))
+    if not np.issubdtype(given.dtype, np.number) or np.issubdtype(given.dtype, np.complexfloating):
+        arguments.wrong_type("Rotary", "inv_freq", "numbers", given.dtype)
+    frequencies = np.array(given, dtype=np.float64)
+    if not (np.abs(frequencies) < arguments.FREQUENCY_LIMIT).all():
+        expected = "finite values of magnitude below 2^63"
+        arguments.wrong_value("Rotary", "inv_freq", expected, "larger or NaN")
+    return frequencies
+
+
+def _make_rotary(values: dict[str, Any]) -> Rotary:
+    return Rotary(**values)

@@ -1,0 +1,478 @@
+"""Tables in any convention: a project's columns, coordinates and gaps as a `SinusoidalSpec`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from posenc_native.core.calls import arguments
+from posenc_native.core.calls.arguments import as_array, is_tensor, wrong_type, wrong_value
+from posenc_native.core.calls.reprs import call
+from posenc_native.core.calls.suggestions.vocabulary import answer_methods
+from posenc_native.encodings.rotary.by_tables import rotary_tables
+from posenc_native.engines.arrays import Arrays
+
+from .grid import GridCoordinates, point_of
+from .presets import spec_arguments
+from .tables import sinusoidal
+
+if TYPE_CHECKING:
+    from typing_extensions import TypedDict, Unpack
+
+    from posenc_native.core.calls.kinds import (
+        Array,
+        ArrayOrTensor,
+        AxisPlace,
+        ByDtype,
+        Device,
+        Dtype,
+        NumPyDtype,
+        OfNumPy,
+        OfTorch,
+        OnDevice,
+        Remainder,
+        SinusoidalLayout,
+        Tensor,
+        TensorLike,
+    )
+
+__all__ = ["SinusoidalSpec", "sinusoidal_grid", "sinusoidal_preset"]
+
+
+if TYPE_CHECKING:
+    Cells = int | npt.NDArray[Any] | Sequence[int] | Sequence[npt.NDArray[Any]]
+    CellTensors = TensorLike | Sequence[TensorLike]
+
+    class AxesOptions(TypedDict, total=False):
+        """Keywords of tables with several coordinates."""
+
+        base: float | tuple[float, ...]
+        layout: SinusoidalLayout
+        shift: float
+        scale: float | tuple[float, ...]
+        axis_order: tuple[int, ...] | None
+        axis_place: AxisPlace
+        shares: tuple[int, ...] | None
+        remainder: Remainder
+        grid: GridCoordinates | None
+
+
+@answer_methods
+@dataclass(frozen=True, kw_only=True)
+class SinusoidalSpec:
+    """How a model encodes positions as sines and cosines: any convention, as data.
+
+    Every coordinate has P pairs of a sine and a cosine, with the frequencies
+    ``scale * base ** (-i / (P - shift))`` or those of a list. The other choice is the order of the
+    columns: how coordinate (a), function (sin or cos) and frequency (i) vary, slowest to fastest.
+
+        ============= ============ ======================= ==============================
+        layout        axis_place   slowest ... fastest     for example
+        ============= ============ ======================= ==============================
+        interleaved   outer        axis frequency function DETR
+        sin_cos       outer        axis function frequency MAE
+        sin_cos       middle       function axis frequency timm
+        sin_cos       inner        function frequency axis timm's Fourier features
+        interleaved   inner        frequency function axis NeRF, GLIGEN
+        interleaved   middle       frequency axis function
+        ============= ============ ======================= ==============================
+
+    A spec is immutable and hashable and holds no array. Call it to get a table.
+
+    Args:
+        dim: total width of the table.
+        axis_order: the order of the coordinates; its length is the number of coordinates. (1, 0)
+            puts columns before rows.
+        base, scale: as in `sinusoidal`: a number each (base above 0) for all coordinates, or one
+            per coordinate.
+        shift: as in `sinusoidal`: a number, with P in place of dim / 2. A single pair has frequency
+            `scale` for any shift.
+        inv_freq: explicit frequencies, P numbers in radians, in place of base and shift.
+        layout: "interleaved", "sin_cos" or "cos_sin".
+        axis_place: "outer" (a block for each coordinate), "middle" or "inner".
+        shares: relative widths of the coordinates, as in (2, 3, 3); default equal.
+        remainder: the treatment of a dim that is not a multiple of the pairs' width: "error",
+            "zeros" (zero columns at the end), "drop" (a narrower table) or "cut" (one pair more,
+            truncated at dim).
+        include_coordinates: the coordinates themselves are the first columns.
+        logarithm: the coordinates, all above 0, are replaced by their natural logarithms.
+        zero_position: rows at this position are zero (with one coordinate only).
+        zero_rows: number of zero rows before those of a grid given by its shape (class tokens).
+        grid: how a shape or a mask becomes coordinates; None counts cells from 0.
+
+    Raises:
+        ValueError: dim cannot be divided this way, a name is unknown, or a number is out of range.
+        TypeError: an argument has a wrong type.
+
+    Example:
+        >>> import posenc_native as pn
+        >>> fairseq = pn.SinusoidalSpec(dim=7, layout="sin_cos", shift=1, remainder="zeros")
+        >>> fairseq(2).round(2)
+        array([[0.  , 0.  , 0.  , 1.  , 1.  , 1.  , 0.  ],
+               [0.84, 0.01, 0.  , 0.54, 1.  , 1.  , 0.  ]], dtype=float32)
+    """
+
+    dim: int = field(kw_only=False)
+    axis_order: tuple[int, ...] = (0,)
+    base: float | tuple[float, ...] = 10000.0
+    scale: float | tuple[float, ...] = 1.0
+    shift: float = 0.0
+    inv_freq: tuple[float, ...] | None = None
+    layout: SinusoidalLayout = "interleaved"
+    axis_place: AxisPlace = "outer"
+    shares: tuple[int, ...] | None = None
+    remainder: Remainder = "error"
+    include_coordinates: bool = False
+    logarithm: bool = False
+    zero_position: int | None = None
+    zero_rows: int = 0
+    grid: GridCoordinates | None = None
+
+    def __post_init__(self) -> None:
+        function = "SinusoidalSpec"
+        order = tuple(arguments.size(function, "axis_order", a) for a in self.axis_order)
+        axes = len(order)
+        if not axes or sorted(order) != list(range(axes)):
+            wrong_value(function, "axis_order", "each of 0 .. A-1 once", order)
+        arguments.check_sinusoidal_layout(function, self.layout)
+        arguments.check_name(function, "axis_place", self.axis_place, _PLACES)
+        arguments.check_name(function, "remainder", self.remainder, _REMAINDERS)
+        if self.zero_position is not None and axes != 1:
+            wrong_value(function, "zero_position", "None with several coordinates", axes)
+        if self.grid is not None and not isinstance(self.grid, GridCoordinates):
+            wrong_type(function, "grid", "a GridCoordinates", type(self.grid).__name__)
+        values = {
+            "dim": arguments.size(function, "dim", self.dim),
+            "axis_order": order,
+            "base": _for_each_axis(function, "base", self.base, axes, arguments.positive_number),
+            "scale": _for_each_axis(function, "scale", self.scale, axes, arguments.finite_number),
+            "shift": arguments.finite_number(function, "shift", self.shift),
+            "zero_rows": arguments.size(function, "zero_rows", self.zero_rows),
+        }
+        if self.shares is not None:
+            shares = tuple(arguments.size(function, "shares", share) for share in self.shares)
+            if len(shares) != axes or not sum(shares):
+                wrong_value(function, "shares", f"{axes} ints, not all 0", shares)
+            values["shares"] = shares
+        if self.inv_freq is not None:
+            values["inv_freq"] = tuple(
+                arguments.finite_number(function, "inv_freq", w) for w in self.inv_freq
+            )
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        for pairs in self.pairs:
+            if self.inv_freq is not None and len(self.inv_freq) != pairs:
+                expected = f"{pairs} frequencies for dim = {self.dim}"
+                wrong_value(function, "inv_freq", expected, len(self.inv_freq))
+            if self.inv_freq is None and pairs > 1 and self.shift >= pairs:
+                wrong_value(function, "shift", f"a number < {pairs}, its pairs", self.shift)
+
+    def __repr__(self) -> str:
+        return call(self, **{field.name: getattr(self, field.name) for field in fields(self)})
+
+    @classmethod
+    def from_preset(cls, name: str, dim: int, **options: Any) -> SinusoidalSpec:
+        """The convention of a project by name, one of `sinusoidal_presets`.
+
+        Raises:
+            ValueError: the name is unknown, or an option is unknown to the preset or does not fit.
+
+        Example:
+            >>> import posenc_native as pn
+            >>> pn.SinusoidalSpec.from_preset("detr", 8, normalize=True)((2, 2)).shape
+            (2, 2, 8)
+        """
+        return cls(**spec_arguments("SinusoidalSpec", name, dim, options))
+
+    @property
+    def pairs(self) -> tuple[int, ...]:
+        """The number of frequencies of each coordinate."""
+        axes = len(self.axis_order)
+        width = self.dim - (axes if self.include_coordinates else 0)
+        shares = self.shares or (1,) * axes
+        unit = 2 * sum(shares)
+        whole, left = width // unit, width % unit  # torch.compile does not support divmod
+        uneven = len(set(shares)) > 1
+        if width < 0 or (left and (self.remainder == "error" or uneven)):
+            also = f" and {self.dim - width} more" if self.include_coordinates else ""
+            wrong_value("SinusoidalSpec", "dim", f"a multiple of {unit}{also}", self.dim)
+        if uneven and self.axis_place != "outer":
+            wrong_value("SinusoidalSpec", "axis_place", "'outer' with shares", self.axis_place)
+        parts = whole + (1 if left and self.remainder == "cut" else 0)
+        return tuple(parts * share for share in shares)
+
+    @overload
+    def __call__(self, positions: Cells, **made: Unpack[OfNumPy]) -> Array[Any]: ...
+    @overload
+    def __call__(self, positions: CellTensors, **made: Unpack[OfTorch]) -> Tensor: ...
+    @overload
+    def __call__(self, positions: Any, **made: Unpack[ByDtype]) -> Tensor: ...
+    @overload
+    def __call__(self, positions: Any, **made: Unpack[OnDevice]) -> Tensor: ...
+    def __call__(self, positions: Any, *, dtype: Any = None, device: Any = None) -> Any:
+        """The table at these positions.
+
+        Args:
+            positions: for one coordinate, an int n for the n cells of the grid, or an array or
+                tensor of any shape. For A coordinates, A ints (the shape of a grid), A arrays or
+                tensors that broadcast, or one array or tensor ``[..., A]``. Bools are a mask of the
+                cells that are present, ``[..., n]`` or ``[..., n_1 ... n_A]``: see
+                `GridCoordinates`.
+            dtype, device: as in `sinusoidal`: float16, bfloat16, float32 (default) or float64.
+
+        Returns:
+            ``[..., dim]``; for a shape with `zero_rows`, ``[zero_rows + n_1 ... n_A, dim]``.
+            Gradients reach floating-point positions.
+
+        Raises:
+            ValueError: coordinates do not broadcast; or, with `logarithm`, one has no logarithm (of
+                tensors, only if values can be read: on the CPU, while torch does not trace).
+        """
+        arrays, points = self._points(positions, dtype, device)
+        tables = [self._table(arrays, points[axis], axis, dtype) for axis in self.axis_order]
+        xp, leading = arrays.xp, tables[0].shape[:-1]
+        if len(tables) > 1:
+            leading = _common_shape(arrays, tables, points)
+            tables = [xp.broadcast_to(t, (*leading, t.shape[-1])) for t in tables]
+        if self.axis_place != "outer" and len(tables) > 1:
+            tables = [self._merged(xp, tables)]
+        if self.include_coordinates:
+            coordinates = [xp.broadcast_to(points[axis], leading) for axis in self.axis_order]
+            tables.insert(0, arrays.rounded(xp.stack(coordinates, -1)))
+        width = sum(table.shape[-1] for table in tables)
+        if width < self.dim and self.remainder == "zeros":
+            tables.append(_zeros(arrays, tables[0], (*leading, self.dim - width)))
+        table = xp.concatenate(tables, -1) if len(tables) > 1 else tables[0]
+        if width > self.dim:
+            table = table[..., : self.dim]
+        if self.zero_position is not None:
+            there = (points[0] != self.zero_position)[..., None]
+            table = xp.where(there, table, _zeros(arrays, table, ()))
+        if self.zero_rows and _is_shape(positions, len(self.axis_order)):
+            table = table.reshape(math.prod(leading), table.shape[-1])
+            zeros = _zeros(arrays, table, (self.zero_rows, table.shape[-1]))
+            table = xp.concatenate([zeros, table], 0)
+        return table
+
+    def _points(self, positions: Any, dtype: Any, device: Any) -> tuple[Arrays, list[Any]]:
+        """The engine to compute with, and each coordinate."""
+        function, axes = "SinusoidalSpec", len(self.axis_order)
+        grid = GridCoordinates() if self.grid is None else self.grid
+        if _is_shape(positions, axes):
+            arrays = Arrays(function, dtype, device)
+            shape = (positions,) if axes == 1 else positions
+            if len(shape) != axes:
+                wrong_value(function, "positions", f"{axes} sizes", list(shape))
+            points = list(grid.of_shape(shape, dtype=dtype, device=device))
+        else:
+            several = axes > 1 and isinstance(positions, (tuple, list))
+            given = list(positions) if several else [positions]
+            if several and len(given) != axes:
+                wrong_value(function, "positions", f"{axes} coordinates", len(given))
+            named = {f"positions[{i}]" if several else "positions": p for i, p in enumerate(given)}
+            arrays = Arrays(function, dtype, device, **named)
+            points = [point_of(arrays, name, value) for name, value in named.items()]
+            if not several and arguments.dtype_name(points[0].dtype) == "bool":
+                points = list(grid.of_mask(points[0], axes))
+            elif not several and axes > 1:
+                if points[0].ndim == 0 or points[0].shape[-1] != axes:
+                    expected = f"a last axis of {axes} coordinates"
+                    wrong_value(function, "positions", expected, list(points[0].shape))
+                points = [points[0][..., axis] for axis in range(axes)]
+        if self.logarithm:
+            for point in points:
+                seen = arrays.seen(point)
+                if seen is not None and not (seen > 0).all():
+                    expected = "coordinates above 0, which have a logarithm"
+                    wrong_value(function, "positions", expected, "others")
+            points = [arrays.xp.log(arrays.wide(point)) for point in points]
+        return arrays, points
+
+    def _table(self, arrays: Arrays, point: Any, axis: int, dtype: Any) -> Any:
+        """The table [..., 2P] of one coordinate."""
+        pairs, base, scale = self.pairs[axis], self.base, self.scale
+        base = base[axis] if isinstance(base, tuple) else base
+        scale = scale[axis] if isinstance(scale, tuple) else scale
+        if self.inv_freq is None:
+            shift = self.shift if pairs > 1 else 0.0
+            return sinusoidal(
+                point, 2 * pairs, base=base, layout=self.layout, shift=shift, scale=scale,
+                dtype=dtype,
+            )  # fmt: skip
+        inv_freq = arrays.constant([w * scale for w in self.inv_freq])
+        cos, sin = rotary_tables(point, inv_freq, dtype=dtype)
+        if self.layout == "interleaved":
+            return arrays.xp.stack([sin, cos], -1).reshape(*point.shape, 2 * pairs)
+        return arrays.xp.concatenate([cos, sin] if self.layout == "cos_sin" else [sin, cos], -1)
+
+    def _merged(self, xp: Any, tables: list[Any]) -> Any:
+        """The merged tables of all coordinates, in which the coordinate does not vary slowest."""
+        *leading, width = tables[0].shape
+        split = (width // 2, 2) if self.layout == "interleaved" else (2, width // 2)
+        split_tables = [table.reshape(*leading, *split) for table in tables]
+        merged = xp.stack(split_tables, -2 if self.axis_place == "middle" else -1)
+        return merged.reshape(*leading, width * len(tables))
+
+
+@overload
+def sinusoidal_grid(positions: Cells, dim: int, *, dtype: NumPyDtype = ..., device: None = ...,
+                    **options: Unpack[AxesOptions]) -> Array[Any]: ...  # fmt: skip
+@overload
+def sinusoidal_grid(positions: Any, dim: int, *, dtype: Dtype = ..., device: Device | None = ...,
+                    **options: Unpack[AxesOptions]) -> ArrayOrTensor: ...  # fmt: skip
+def sinusoidal_grid(
+    positions: Any,
+    dim: int,
+    *,
+    base: float | tuple[float, ...] = 10000.0,
+    layout: SinusoidalLayout = "interleaved",
+    shift: float = 0.0,
+    scale: float | tuple[float, ...] = 1.0,
+    axis_order: tuple[int, ...] | None = None,
+    axis_place: AxisPlace = "outer",
+    shares: tuple[int, ...] | None = None,
+    remainder: Remainder = "error",
+    grid: GridCoordinates | None = None,
+    dtype: Any = None,
+    device: Any = None,
+) -> Any:
+    """Sinusoidal table of several coordinates: pixels, voxels, frames, boxes.
+
+    Sines and cosines are computed only once per coordinate value: the table of a grid of H x W
+    cells is assembled from a table of H rows and one of W.
+
+    Args:
+        positions: the shape of a grid, ints; or its coordinates: arrays or tensors that broadcast,
+            one for each axis, or one ``[..., A]``; or a mask ``[..., n_1 ... n_A]`` of bools, with
+            an `axis_order` whose length is the number of axes of the grid.
+        dim: width of the table.
+        axis_order: default the order of the coordinates.
+        base, layout, shift, scale, axis_place, shares, remainder, grid: as in `SinusoidalSpec`:
+            numbers, names, ints and a `GridCoordinates`.
+        dtype, device: as in `sinusoidal`: float16, bfloat16, float32 (default) or float64.
+
+    Returns:
+        ``[..., dim]``; for a shape, ``[*shape, dim]``. Gradients reach floating-point coordinates.
+
+    Raises:
+        ValueError, TypeError: as in `SinusoidalSpec`.
+
+    Source: Wang & Liu 2019, "Translating Math Formula Images to LaTeX Sequences Using Deep Neural
+    Networks with Sequence-level Training"; tensor2tensor's ``add_timing_signal_nd``.
+
+    Example:
+        >>> import posenc_native as pn
+        >>> pn.sinusoidal_grid((1, 2), 8).round(2)
+        array([[[0.  , 1.  , 0.  , 1.  , 0.  , 1.  , 0.  , 1.  ],
+                [0.  , 1.  , 0.  , 1.  , 0.84, 0.54, 0.01, 1.  ]]], dtype=float32)
+    """
+    function = "sinusoidal_grid"
+    if axis_order is None:
+        if isinstance(positions, (tuple, list)):
+            axes = len(positions)
+        else:
+            if not is_tensor(positions):
+                positions = as_array(function, "positions", positions)
+            if arguments.dtype_name(positions.dtype) == "bool" or positions.ndim == 0:
+                expected = "the axes of the grid, for a mask or a single number"
+                wrong_value(function, "axis_order", expected, None)
+            axes = positions.shape[-1]
+        if not axes:
+            wrong_value(function, "positions", "at least one coordinate", "none")
+        axis_order = tuple(range(axes))
+    spec = SinusoidalSpec(
+        dim=dim, axis_order=axis_order, base=base, scale=scale, shift=shift, layout=layout,
+        axis_place=axis_place, shares=shares, remainder=remainder, grid=grid,
+    )  # fmt: skip
+    if len(axis_order) == 1 and isinstance(positions, (tuple, list)) and len(positions) == 1:
+        positions = positions[0]
+    # By name: torch.compile needs the hash of an object whose call it sees, and an object made
+    # while it traces has none (torch 2.11).
+    return spec.__call__(positions, dtype=dtype, device=device)
+
+
+_PLACES = ("outer", "middle", "inner")
+
+_REMAINDERS = ("error", "zeros", "drop", "cut")
+
+
+def _for_each_axis(
+    function: str, argument: str, value: Any, axes: int, check: Callable[..., float]
+) -> float | tuple[float, ...]:
+    """One number for all coordinates, or a tuple with one for each."""
+    if not isinstance(value, (tuple, list)):
+        return check(function, argument, value)
+    if len(value) != axes:
+        wrong_value(function, argument, f"a number, or {axes} numbers", list(value))
+    return tuple(check(function, argument, x) for x in value)
+
+
+def _is_shape(positions: Any, axes: int) -> bool:
+    """Whether these positions, for this number of coordinates, are a size or a shape."""
+    if axes == 1:
+        return isinstance(positions, (int, np.integer)) and not isinstance(positions, bool)
+    return isinstance(positions, (tuple, list)) and all(
+        isinstance(n, (int, np.integer)) for n in positions
+    )
+
+
+def _common_shape(arrays: Arrays, tables: list[Any], points: list[Any]) -> Any:
+    """The leading axes of all tables."""
+    shapes = [tuple(table.shape[:-1]) for table in tables]
+    if arrays.seen(points[0]) is not None:
+        try:
+            np.broadcast_shapes(*shapes)
+        except ValueError:
+            got = " and ".join(str(list(shape)) for shape in shapes)
+            wrong_value(arrays.function, "positions", "coordinates that broadcast", got)
+    return arrays.xp.broadcast_shapes(*shapes)
+
+
+def _zeros(arrays: Arrays, like: Any, shape: tuple[int, ...]) -> Any:
+    return like.new_zeros(shape) if arrays.is_torch else np.zeros(shape, like.dtype)
+
+
+def sinusoidal_preset(
+    name: str, positions: Any, dim: int, *, dtype: Any = None, device: Any = None, **options: Any
+) -> ArrayOrTensor:
+    """A sinusoidal table in the convention of another project.
+
+    Args:
+        name: one of `sinusoidal_presets`.
+        positions: an int or a shape for the project's default positions, or positions, coordinates
+            or a mask; see `SinusoidalSpec`.
+        dim: width of the table.
+        dtype, device: as in `sinusoidal`: float16, bfloat16, float32 (default) or float64.
+        options: the project's options, under its names; `sinusoidal_presets` lists them.
+
+    Returns:
+        ``[..., dim]``, with the axes of a grid first. (Projects that flatten a grid, put channels
+        first or repeat it for a batch rearrange the same numbers.)
+
+    A model should make `SinusoidalSpec.from_preset` once, when it is built, and call that; under
+    ``torch.compile(dynamic=True)`` it must.
+
+    Raises:
+        ValueError: a name or option is unknown, or a value does not fit.
+        TypeError: an argument has a wrong type.
+
+    Example:
+        >>> import posenc_native as pn
+        >>> pn.sinusoidal_preset("diffusers_timestep", [0.5], 4, flip_sin_to_cos=True).round(4)
+        array([[0.8776, 1.    , 0.4794, 0.    ]], dtype=float32)
+        >>> pn.sinusoidal_preset("mae", (14, 14), 768, cls_token=True).shape
+        (197, 768)
+        >>> positions = pn.padded_positions([[1, 1, 0]], padding=1, start=2)  # fairseq's of tokens
+        >>> pn.sinusoidal_preset("fairseq", positions, 4, padding_idx=1).round(2)
+        array([[[ 0.91,  0.  , -0.42,  1.  ],
+                [ 0.14,  0.  , -0.99,  1.  ],
+                [ 0.  ,  0.  ,  0.  ,  0.  ]]], dtype=float32)
+    """
+    spec = SinusoidalSpec(**spec_arguments("sinusoidal_preset", name, dim, options))
+    # By name, as in sinusoidal_grid.
+    return spec.__call__(positions, dtype=dtype, device=device)

@@ -1,0 +1,153 @@
+"""Rules of torch.vmap for the operators: the mapped axis becomes part of the batch.
+
+The relative operators have no rule: under torch.func plain operations compute them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posenc_native.core.calls.rotation import Rotation, TableRotation
+
+from .library import ops
+
+
+def register() -> None:
+    """Register the rules with torch, once, after the library of the operators is loaded."""
+
+    def vmap(name: str) -> Any:
+        return torch.library.register_vmap(f"posenc_native::{name}")
+
+    @vmap("sinusoidal")
+    def _(info, in_dims, positions, *rest):  # type: ignore[no-untyped-def]
+        return ops.sinusoidal(positions.movedim(in_dims[0], 0), *rest), 0
+
+    @vmap("rotary_tables")
+    def _(info, in_dims, positions, inv_freq, axis_map, scale, dtype):  # type: ignore[no-untyped-def]
+        _only_batched("rotary_tables", in_dims, 0)
+        positions = positions.movedim(in_dims[0], 0 if axis_map is None else 1)
+        return ops.rotary_tables(positions, inv_freq, axis_map, scale, dtype), (0, 0)
+
+    @vmap("add_sinusoidal")
+    def _(info, in_dims, x, positions, *rest):  # type: ignore[no-untyped-def]
+        x = _batch_first(x, in_dims[0], info.batch_size)
+        if positions is not None and in_dims[1] is not None:
+            positions = positions.movedim(in_dims[1], 0)
+            shape = (info.batch_size, *(1,) * (x.ndim - 1 - positions.ndim), *positions.shape[1:])
+            positions = positions.reshape(shape).expand(x.shape[:-1])
+        elif positions is not None and positions.ndim > 1:
+            positions = positions.expand(x.shape[:-1])
+        return ops.add_sinusoidal(x, positions, *rest), 0
+
+    for inputs, kind, name in (
+        (1, Rotation, "rotary"),
+        (2, Rotation, "rotary_qk"),
+        (1, TableRotation, "rotary_from_tables"),
+        (2, TableRotation, "rotary_qk_from_tables"),
+    ):
+        vmap(name)(partial(_batched_rotation, name, inputs, kind))
+
+
+def _batched_rotation(
+    name: str,
+    inputs: int,
+    kind: type[Rotation | TableRotation],
+    info: Any,
+    in_dims: tuple[Any, ...],
+    *args: Any,
+) -> tuple[Any, Any]:
+    """A rotation of x, or of q and k; options that a call omits have their defaults."""
+    rotation = kind(*args[inputs:])
+    folded = [
+        _fold_batch(x, dim, rotation.layout, info.batch_size)
+        for x, dim in zip(args[:inputs], in_dims, strict=False)
+    ]
+    layout = folded[0][1]
+
+    def tokens(option: str, before: int = 0, after: int = 0, by_head: bool = False) -> Any:
+        """An option with values per token, for the folded batch."""
+        values: Any = getattr(rotation, option)
+        if values is None:
+            return None
+        x = folded[option.startswith("k_")][0]
+        batch = x.shape[layout.index("b")]
+        dim = in_dims[inputs + rotation._fields.index(option)]
+        # Per head: [b, h, s, P], or [h, s, P] if the example has no batch.
+        rank = values.ndim - (dim is not None)
+        batched = "b" in rotation.layout
+        if by_head and rank == before + batched + 3:
+            after += 1
+            if not batched and dim is None:
+                values = values.unsqueeze(before)
+        return _fold_tokens(values, dim, info.batch_size, batch, before, after)
+
+    by_axis = rotation.axis_map is not None
+    if isinstance(rotation, Rotation):
+        by_token: tuple[str, ...] = ("positions", "k_positions")
+        by_axis = by_axis or rotation.inv_freq.ndim == 3
+        axes: dict[str, Any] = {"before": int(by_axis)}
+    elif rotation.rows is not None:
+        by_token, axes = ("rows", "k_rows"), {}
+    else:
+        by_token = ("cos", "sin", "k_cos", "k_sin")
+        axes = {"before": int(by_axis), "after": 1, "by_head": "h" in rotation.layout}
+    fields = [inputs + rotation._fields.index(option) for option in by_token]
+    _only_batched(name, in_dims, *range(inputs), *fields)
+    folded_options: dict[str, Any] = {option: tokens(option, **axes) for option in by_token}
+    rotation = rotation._replace(layout=layout, **folded_options)
+    results = getattr(ops, name)(*(x for x, _, _ in folded), *rotation)
+    if inputs == 1:
+        return folded[0][2](results), 0
+    restored = (restore(r) for r, (_, _, restore) in zip(results, folded, strict=True))
+    return tuple(restored), (0, 0)
+
+
+def _only_batched(name: str, in_dims: tuple[Any, ...], *allowed: int) -> None:
+    for i, dim in enumerate(in_dims):
+        if dim is not None and i not in allowed:
+            raise NotImplementedError(
+                f"{name}: vmap over frequencies, an axis_map or tables with rows is not supported"
+            )
+
+
+def _batch_first(x: Tensor, dim: int | None, batch_size: int) -> Tensor:
+    return x.expand(batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
+
+
+def _fold_batch(
+    x: Tensor, dim: int | None, layout: str, batch_size: int
+) -> tuple[Tensor, str, Callable[[Tensor], Tensor]]:
+    """Make the mapped axis part of b; returns x, its layout, and a function to unfold a result."""
+    x = _batch_first(x, dim, batch_size)
+    if "b" not in layout:
+        return x, "b" + layout.replace("t", "s"), lambda y: y
+    at = layout.index("b")
+    sizes = (batch_size, x.shape[1 + at])
+    folded = x.movedim(0, at).flatten(at, at + 1)
+    return folded, layout, lambda y: y.unflatten(at, sizes).movedim(at, 0)
+
+
+def _fold_tokens(
+    values: Tensor, dim: int | None, batch_size: int, batch: int, before: int, after: int
+) -> Tensor:
+    """Values [s], [1, s] or [b, s] (between other axes) of a mapped call, for the folded batch."""
+    batched_rank = before + 2 + after
+    if dim is None:
+        if values.ndim < batched_rank or values.shape[before] == 1:
+            return values  # still the same for all
+        values = values.unsqueeze(before).expand(
+            *values.shape[:before], batch_size, *values.shape[before:]
+        )
+    else:
+        values = values.movedim(dim, before)
+    if values.ndim == batched_rank:  # mapped [s]
+        values = values.unsqueeze(before + 1)
+    if values.shape[before + 1] == 1:  # the same for every b of an example
+        inner = batch // batch_size
+        values = values.expand(*values.shape[: before + 1], inner, *values.shape[before + 2 :])
+    return values.flatten(before, before + 1)

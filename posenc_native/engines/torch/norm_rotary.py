@@ -1,0 +1,235 @@
+"""The steps before attention for tensors: norm and rotation, and the append to a cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posenc_native.core.calls import arguments
+from posenc_native.core.calls.arguments import wrong_type, wrong_value
+from posenc_native.core.calls.caches import Cache, check_cache_layout
+from posenc_native.core.calls.norms import Norm, check_norm
+from posenc_native.core.calls.rotation import Rotation, TableRotation
+from posenc_native.core.calls.views import rounds_as_written
+from posenc_native.engines.following import angles_followed, needs_grad, transformed
+from posenc_native.engines.plain import norm_rotary as plain
+
+from .gradients import norm_rotary as gradients
+from .inputs import composable, from_array, of_schema, same_device
+from .library import call, operators_take, ops
+from .results import (
+    check_copy,
+    check_elements_apart,
+    check_output,
+    check_writable,
+    no_gradient_of,
+    no_output_for_gradient,
+    overlap,
+    pair_results,
+    same_view,
+)
+from .rotary import read_rotation, table_indices
+from .small import increment_version
+from .turns import frequency_turns
+
+AnyRotation = Rotation | TableRotation
+# Outputs: new tensors (False), the inputs (True), or other tensors, one for each.
+_To = bool | tuple[Any, ...]
+
+
+def run(
+    function: str,
+    inputs: tuple[Any, ...],
+    rotation: Any,
+    compute: str,
+    norm: Norm,
+    cache: tuple[Any, ...],
+    to: _To,
+) -> tuple[Tensor, ...]:
+    """`posenc_native.norm_rotary_qk` and `rotary_append`, by positions and by tables, for tensors.
+
+    cache: the fields of a `Cache`, or nothing.
+    """
+    call = _Call(function, inputs, rotation, compute, norm)
+    return call.append(Cache(*cache), to) if cache else call.norm_rotary(to)
+
+
+class _Call:
+    """One call with converted options: tensors on one device, others in the schema's types."""
+
+    rotation: AnyRotation
+
+    def __init__(
+        self, function: str, inputs: tuple[Any, ...], rotation: Any, compute: str, norm: Norm
+    ) -> None:
+        q, *others = inputs
+        for name, x in zip("kv", others, strict=False):
+            if not isinstance(x, Tensor):
+                wrong_type(function, name, "a tensor, as q is", type(x).__name__)
+        self.function = function
+        self.inputs = inputs
+        self.as_written = rounds_as_written(function, compute)
+        self.compute = compute
+        norm = check_norm(function, norm, q.dtype, rotation.layout)
+        self.norm = norm._replace(
+            q_weight=_weight(function, "q_weight", norm.q_weight, q),
+            k_weight=_weight(function, "k_weight", norm.k_weight, q),
+        )
+        if isinstance(rotation, Rotation):
+            self.rotation = of_schema(function, read_rotation(function, q, rotation))
+            self.suffix = ""
+        else:
+            for name, table in (("cos", rotation.cos), ("sin", rotation.sin)):
+                if not isinstance(table, Tensor):
+                    wrong_type(function, name, "a tensor, as q is", type(table).__name__)
+            self.rotation = of_schema(function, table_indices(function, q, rotation))
+            self.suffix = "_from_tables"
+
+    @property
+    def options(self) -> tuple[Any, ...]:
+        """The options that follow the inputs in the schema."""
+        computed = () if self.suffix else (self.compute,)
+        return (*self.rotation, *computed, *self.norm)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All tensors of the call by name, except a cache."""
+        named = dict(zip("qkv", self.inputs, strict=False))
+        options = {**self.rotation._asdict(), **self.norm._asdict()}
+        return named | {name: x for name, x in options.items() if isinstance(x, Tensor)}
+
+    def angles_are_followed(self) -> bool:
+        """Whether a derivative by the angles' inputs may be needed, which plain operations have."""
+        first, second = self.rotation[0], self.rotation[1]
+        return transformed() or (
+            needs_grad(first, second) if self.suffix else angles_followed(first, second)
+        )
+
+    def places(self, to: _To, count: int) -> tuple[Tensor, ...]:
+        """The checked outputs for q, and for k if it has one; empty for new tensors."""
+        if not to:
+            return ()
+        function, tensors = self.function, self.tensors().values()
+        if not isinstance(to, tuple):
+            check_writable(*self.inputs[:count])
+            no_gradient_of(function, "inplace", *tensors)
+            return self.inputs[:count]
+        for i, (name, x) in enumerate(zip("qk"[:count], self.inputs[:count], strict=True)):
+            check_output(function, to[i], x, "out" if count == 1 else f"out[{i}]", name)
+        no_output_for_gradient(function, *tensors)
+        return to
+
+    def is_in_place(self, outs: tuple[Tensor, ...]) -> bool:
+        """Whether results overwrite the inputs."""
+        return bool(outs) and all(out is x for out, x in zip(outs, self.inputs, strict=False))
+
+    def norm_rotary(self, to: _To) -> tuple[Tensor, ...]:
+        """Norm and rotate q and k."""
+        function, (q, k) = self.function, self.inputs[:2]
+        tensors = self.tensors()
+        outs = self.places(to, 2)
+        if self.angles_are_followed() or not operators_take(*tensors.values(), *outs):
+            composable(function, **tensors)
+            results = plain.norm_rotary(
+                function, q, k, self.rotation, self.as_written, self.norm, frequency_turns
+            )
+            others = [x for name, x in tensors.items() if name not in "qk"]
+            return pair_results(
+                function, q, k, results, (outs[0], outs[1]) if outs else False, *others
+            )
+        if outs:
+            name = f"norm_rotary_qk{self.suffix}"
+            if self.is_in_place(outs):
+                call(getattr(ops, f"{name}_").default, q, k, *self.options)
+            else:
+                operator = getattr(ops, f"{name}_out").default
+                call(operator, q, k, *self.options, out_q=outs[0], out_k=outs[1])
+            increment_version(outs)
+            return outs
+        return gradients.NORM_ROTARY[self.suffix](q, k, *self.options)  # type: ignore[no-any-return]
+
+    def append(self, cache: Cache, to: _To) -> tuple[Tensor, ...]:
+        """Norm and rotate q, and k if requested; write k and v to their caches."""
+        function, (q, k, v) = self.function, self.inputs
+        for name in ("keys", "values"):
+            one = getattr(cache, name)
+            if not isinstance(one, Tensor):
+                wrong_type(function, name, "a tensor, as q is", type(one).__name__)
+            if one.requires_grad and torch.is_grad_enabled():
+                wrong_value(function, name, "a tensor that requires no gradient", "one that does")
+        check_cache_layout(function, cache.cache_layout)
+        cache = cache._replace(
+            slots=_slots(function, cache.slots, q), return_k=bool(cache.return_k)
+        )
+        tensors = {**self.tensors(), "slots": cache.slots}
+        check_writable(cache.keys, cache.values)
+        outs = self.places(to, 1 + cache.return_k)
+        native = operators_take(*tensors.values(), cache.keys, cache.values, *outs)
+        if transformed() or not native or needs_grad(*tensors.values()):
+            return self._append_plainly(cache, outs)
+        options = (*self.options, *cache)
+        name = f"rotary_append{self.suffix}"
+        results: tuple[Tensor, ...] = outs
+        if not outs:
+            results = call(getattr(ops, name).default, q, k, v, *options)
+        elif self.is_in_place(outs):
+            call(getattr(ops, f"{name}_").default, q, k, v, *options)
+        else:
+            out_k = outs[1] if cache.return_k else None
+            operator = getattr(ops, f"{name}_out").default
+            call(operator, q, k, v, *options, out_q=outs[0], out_k=out_k)
+        increment_version((cache.keys, cache.values, *outs))
+        return results if cache.return_k else results[:1]
+
+    def _append_plainly(self, cache: Cache, outs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        function, (_, k, v) = self.function, self.inputs
+        tensors = self.tensors()
+        composable(function, **tensors, slots=cache.slots, keys=cache.keys, values=cache.values)
+        write = plain.append(function, k, v, self.rotation, cache)
+        written = {"keys": cache.keys, "values": cache.values}
+        for name, to in written.items():
+            check_elements_apart(function, name, to)
+        for i, (name, out) in enumerate(zip("qk", outs, strict=False)):
+            other = f"out[{i}]" if cache.return_k else "out"
+            written[name if out is self.inputs[i] else other] = out
+        read = {**tensors, **written, "slots": cache.slots}
+        own = dict(zip(list(written)[2:], "qk", strict=False))  # the input of each result
+        for name, to in written.items():
+            for other, x in read.items():
+                if other == own.get(name) and same_view(to, x):
+                    continue
+                if other != name and overlap(to, x):
+                    wrong_value(function, name, f"no memory in common with {other}", "an overlap")
+        rotated = self.norm_rotary(to=False)
+        for name, out, result in zip(list(written)[2:], outs, rotated, strict=False):
+            check_copy(function, name, out, result)
+        with torch.no_grad():
+            write(rotated[1].detach())
+        if not outs:
+            return rotated[: 1 + cache.return_k]
+        return tuple(out.copy_(result) for out, result in zip(outs, rotated, strict=False))
+
+
+def _weight(function: str, argument: str, weight: Any, q: Tensor) -> Tensor | None:
+    """A weight on the device of q; arrays are moved, tensors must be on it."""
+    if weight is None:
+        return None
+    if not isinstance(weight, Tensor):
+        array = arguments.as_array(function, argument, weight)
+        arguments.check_dtype(function, argument, array.dtype, arguments.FLOAT_DTYPES)
+        if arguments.dtype_name(array.dtype) == "bfloat16":  # torch cannot read NumPy's bfloat16
+            return from_array(array.astype("float32"), q.device).bfloat16()
+        return from_array(array, q.device)
+    same_device(function, q, **{argument: weight})
+    return weight
+
+
+def _slots(function: str, slots: Any, q: Tensor) -> Tensor:
+    """Slots on the device of q; arrays and lists are moved, tensors must be on it."""
+    if isinstance(slots, Tensor):
+        same_device(function, q, slots=slots)
+        return slots
+    array = arguments.as_integers(function, "slots", slots)
+    arguments.check_dtype(function, "slots", array.dtype, arguments.INTEGER_DTYPES)
+    return from_array(array, q.device)

@@ -1,0 +1,229 @@
+"""The steps before attention for DTensors, sharded along batch, tokens and heads.
+
+For a norm over all heads of a token (norm_over="token"), heads are gathered, since the mean needs
+them all. The cache determines whether its inputs are sharded along batch or heads: nothing is
+written elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from posenc_native.core.calls.arguments import wrong_type, wrong_value
+from posenc_native.core.calls.caches import Cache, check_cache_layout
+from posenc_native.core.calls.norms import Norm
+from posenc_native.core.calls.rotation import Rotation
+from posenc_native.engines import backend
+from posenc_native.engines.following import needs_grad
+from posenc_native.engines.torch.inputs import integer_tensor
+from posenc_native.engines.torch.norm_rotary import run as plain_run
+from posenc_native.engines.torch.results import no_gradient_of, no_output_for_gradient
+
+from .cut import Cut, mesh_of, overwritten, shown, whole
+from .errors import NotThePart
+from .rotary import cut_of, part_of, tensors_of, token_names
+
+
+def norm_rotary(
+    function: str,
+    inputs: tuple[Any, ...],
+    rotation: Any,
+    compute: str,
+    norm: Norm,
+    cache: tuple[Any, ...],
+    to: Any,
+) -> tuple[Tensor, ...]:
+    """`norm_rotary_qk` and `rotary_append`, by positions and by tables."""
+    mesh = mesh_of((inputs, rotation, norm, cache, to))
+    whole_inputs = tuple(whole(x, mesh) for x in inputs)
+    read = tensors_of(inputs, rotation, norm)
+    if to is True:
+        no_gradient_of(function, "inplace", *read)
+    elif to:
+        no_output_for_gradient(function, *read)
+    call = _Call(function, whole_inputs, rotation, norm)
+    if cache:
+        call = _Append(function, whole_inputs, rotation, norm, Cache(*cache))
+    places = call.places(to)
+    followed = torch.is_grad_enabled() and needs_grad(*read)
+    rooms = () if to or followed else call.rooms()
+    with torch.set_grad_enabled(followed):
+        parts = call.run(compute, tuple(room.to_local() for room in rooms) or places)
+    if rooms:
+        return rooms
+    if to:
+        outs = to if isinstance(to, tuple) else inputs
+        overwritten(*outs[: len(places)])
+        return outs[: len(places)]
+    return tuple(cut.join(part, cut.names) for cut, part in zip(call.cuts, parts, strict=False))
+
+
+class _Call:
+    """A call for q and k, each with its own cut."""
+
+    def __init__(
+        self, function: str, inputs: tuple[DTensor, ...], rotation: Any, norm: Norm
+    ) -> None:
+        self.function = function
+        self.inputs = inputs
+        self.rotation = rotation
+        self.norm = norm
+        self.in_place = False
+        self.results = 2
+        whole_axes = "gdh" if norm.norm_over == "token" else "gd"
+        self.cuts = [cut_of(x, rotation.layout, whole_axes) for x in inputs]
+
+    def places(self, to: Any) -> tuple[Tensor, ...]:
+        """The local parts of the outputs, if there are any."""
+        self.in_place = to is True
+        outs = self.inputs if to is True else to or ()
+        return tuple(
+            cut.place(self.function, name if out is x else f"out[{i}]", out, name)
+            for i, (name, cut, x, out) in enumerate(
+                zip("qk", self.cuts, self.inputs, outs, strict=False)
+            )
+        )
+
+    def rooms(self) -> tuple[DTensor, ...]:
+        """Memory for small results; () if they must be joined."""
+        outs = zip(self.cuts[: self.results], self.inputs, strict=False)
+        rooms = tuple(room for cut, x in outs if (room := cut.room(x)) is not None)
+        return rooms if len(rooms) == self.results else ()
+
+    def parts(self, places: tuple[Tensor, ...]) -> list[Tensor]:
+        """The local parts of the inputs; one that is overwritten is its output itself."""
+        given: list[Tensor | None] = [None] * len(self.inputs)
+        if self.in_place:
+            given[: len(places)] = places
+        return [
+            cut.local(x) if place is None else place
+            for place, cut, x in zip(given, self.cuts, self.inputs, strict=True)
+        ]
+
+    def run(self, compute: str, places: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The local results. q and k that are sharded in different ways need two calls."""
+        q, k = self.parts(places)
+        if self.cuts[0].lies_as(self.cuts[1]):
+            return self._run((q, k), (0, 1), compute, places)
+        no_q, no_k = _without_heads(k, self.cuts[1]), _without_heads(q, self.cuts[0])
+        of_q = (places[0], no_k) if places else ()
+        of_k = (no_q, places[1]) if places else ()
+        return (
+            self._run((q, no_k), (0,), compute, of_q)[0],
+            self._run((no_q, k), (1,), compute, of_k)[1],
+        )
+
+    def _run(
+        self,
+        pair: tuple[Tensor, Tensor],
+        there: tuple[int, ...],
+        compute: str,
+        places: tuple[Tensor, ...],
+    ) -> tuple[Tensor, ...]:
+        own = part_of(self.function, self.cuts[there[0]], self.rotation)
+        to = self.in_place or places or False
+        return _of_parts(self.function, pair, own, compute, self.norm_of(*there), (), to)
+
+    def norm_of(self, *there: int) -> Norm:
+        """The norm with the weights of those of q (0) and k (1) that are `there`."""
+        weights = [
+            _weight(weight, cut) if i in there else None
+            for i, (weight, cut) in enumerate(
+                zip((self.norm.q_weight, self.norm.k_weight), self.cuts, strict=False)
+            )
+        ]
+        return self.norm._replace(q_weight=weights[0], k_weight=weights[1])
+
+
+class _Append(_Call):
+    """A call for q, k and v, sharded like the caches."""
+
+    def __init__(
+        self,
+        function: str,
+        inputs: tuple[DTensor, ...],
+        rotation: Any,
+        norm: Norm,
+        cache: Cache,
+    ) -> None:
+        super().__init__(function, inputs, rotation, norm)
+        letters = tuple(check_cache_layout(function, cache.cache_layout))
+        caches = []
+        for name in ("keys", "values"):
+            one = getattr(cache, name)
+            if not isinstance(one, DTensor):
+                wrong_type(function, name, "a DTensor, as k is", type(one).__name__)
+            caches.append(Cut(one, letters, ("b", "h")))
+        by = caches[0].by
+        if norm.norm_over == "token" and "h" in by:
+            expected = "caches that are not sharded along heads, with norm_over='token'"
+            wrong_value(function, "keys", expected, shown(cache.keys.placements))
+        written = [
+            cut.place(function, name, getattr(cache, name), "k", "a DTensor sharded along b or h")
+            for name, cut in zip(("keys", "values"), caches, strict=True)
+        ]
+        mesh = caches[0].mesh
+        for name, cut in zip(("values", *"qkv"), (caches[1], *self.cuts), strict=False):
+            if cut.mesh != mesh:
+                wrong_value(function, name, f"a DTensor on the mesh of keys, {mesh}", cut.mesh)
+        if caches[1].by != by:
+            expected = f"the placements of keys, {shown(cache.keys.placements)}"
+            wrong_value(function, "values", expected, shown(cache.values.placements))
+        self.cuts = [cut.cut_as(by) for cut in self.cuts]
+        self.cache = cache._replace(keys=written[0], values=written[1])
+        self.results = 1 + bool(cache.return_k)
+        self.given = cache
+
+    def places(self, to: Any) -> tuple[Tensor, ...]:
+        """The outputs of q, and of k if it is returned."""
+        return super().places(to)[: self.results]
+
+    def run(self, compute: str, places: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The local results of q, and of k if it is returned; writes the parts of the caches."""
+        parts = tuple(self.parts(places))
+        of_k = self.cuts[1]
+        slots = integer_tensor(self.function, "slots", self.cache.slots, of_k.device)
+        own = self.cache._replace(slots=of_k.part(slots, token_names(of_k, slots, 0)))
+        rotation = part_of(self.function, self.cuts[0], self.rotation)
+        results = _of_parts(
+            self.function, parts, rotation, compute, self.norm_of(0, 1), tuple(own),
+            self.in_place or places or False,
+        )  # fmt: skip
+        overwritten(self.given.keys, self.given.values)
+        return results
+
+
+def _of_parts(
+    function: str,
+    inputs: tuple[Tensor, ...],
+    rotation: Any,
+    compute: str,
+    norm: Norm,
+    cache: tuple[Any, ...],
+    to: Any,
+) -> tuple[Tensor, ...]:
+    computed = (compute,) if isinstance(rotation, Rotation) else ()
+    door: Any = getattr(backend.door, function)
+    results = door(*inputs, *rotation, *computed, *norm, *cache, to)
+    if results is not NotImplemented:
+        return results  # type: ignore[no-any-return]
+    return plain_run(function, inputs, rotation, compute, norm, cache, to)
+
+
+def _weight(weight: Any, cut: Cut) -> Any:
+    if not isinstance(weight, Tensor):
+        return weight
+    if weight.ndim == 2:
+        return cut.part(weight, ("h", "d"))
+    one_head = weight.ndim == 1 and weight.shape[0] == cut.sizes["d"]
+    return cut.part(weight, ("d",) if one_head else ("h d",))
+
+
+def _without_heads(part: Tensor, cut: Cut) -> Tensor:
+    if "h" not in cut.names:
+        raise NotThePart
+    return part.narrow(cut.names.index("h"), 0, 0).detach()

@@ -1,0 +1,254 @@
+"""Rotations of DTensors, sharded along batch, tokens and heads; the dims of a head are whole."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from posenc_native.core.calls.rotation import Rotation, TableRotation, of_each
+from posenc_native.engines import backend
+from posenc_native.engines.following import needs_grad
+from posenc_native.engines.torch import rotary as plain
+from posenc_native.engines.torch.inputs import (
+    frequency_tensors,
+    integer_tensor,
+    position_tensor,
+)
+from posenc_native.engines.torch.results import no_output_for_gradient
+
+from .cut import Cut, Names, mesh_of, overwritten, result_like, whole
+from .errors import NotThePart
+
+AnyRotation = TypeVar("AnyRotation", Rotation, TableRotation)
+
+
+def rotate(x: Any, rotation: Any, out: Any) -> Tensor:
+    """`apply_rotary` and `apply_rotary_tables`."""
+    function, operation = _of_one(rotation)
+    x = whole(x, mesh_of((x, rotation)))
+    cut = cut_of(x, rotation.layout)
+    own = part_of(function, cut, rotation)
+    if out is not None:
+        no_output_for_gradient(function, *tensors_of(rotation))
+    read = tensors_of(x, rotation)
+    return result_like(function, cut, "x", x, out, read, lambda t, to: operation(t, own, to))
+
+
+def rotate_two(q: Any, k: Any, rotation: Any, to: Any) -> tuple[Tensor, Tensor]:
+    """`apply_rotary_qk` and `apply_rotary_qk_tables`."""
+    function, _ = _of_two(rotation)
+    mesh = mesh_of((q, k, rotation))
+    both = whole(q, mesh), whole(k, mesh)
+    cuts = [cut_of(x, rotation.layout) for x in both]
+    learned = needs_grad(*tensors_of(q, k, rotation))
+    outs = both if to is True else to or ()
+    if outs and learned:
+        if to is not True and (outs[0] is not q or outs[1] is not k):
+            no_output_for_gradient(function, *tensors_of(q, k, rotation))
+        for name, cut, x in zip("qk", cuts, both, strict=True):
+            cut.place(function, name, x, name)
+        rotated = rotate_two(q, k, rotation, False)
+        return overwrite(q, rotated[0]), overwrite(k, rotated[1])
+    if outs:
+        places = [
+            cut.place(function, name if out is x else f"out[{i}]", out, name)
+            for i, (name, cut, x, out) in enumerate(zip("qk", cuts, both, outs, strict=True))
+        ]
+        with torch.no_grad():
+            parts = [
+                place if out is x else cut.local(x)
+                for place, out, cut, x in zip(places, outs, cuts, both, strict=True)
+            ]
+            _rotate_parts(cuts, parts, rotation, places)
+        overwritten(*outs)
+        return outs[0], outs[1]
+    if not learned:
+        with torch.no_grad():
+            rooms = [cut.room(x) for cut, x in zip(cuts, both, strict=True)]
+            if rooms[0] is not None and rooms[1] is not None:
+                places = [rooms[0].to_local(), rooms[1].to_local()]
+                _rotate_parts(cuts, [x.to_local() for x in both], rotation, places)
+                return rooms[0], rooms[1]
+    parts = [cut.local(x) for cut, x in zip(cuts, both, strict=True)]
+    rotated = _rotate_parts(cuts, parts, rotation, None)
+    joined = [cut.join(part, cut.names) for cut, part in zip(cuts, rotated, strict=True)]
+    return joined[0], joined[1]
+
+
+def rotary_tables(
+    positions: Any, inv_freq: Any, axis_map: Any, scale: float, dtype: Any
+) -> tuple[Tensor, Tensor]:
+    """Tables are sharded like positions."""
+    function = "rotary_tables"
+    mesh = mesh_of((positions, inv_freq, axis_map))
+    device = next(t.device for t in (positions, inv_freq, axis_map) if isinstance(t, DTensor))
+    positions = whole(position_tensor(function, positions, device), mesh)
+    coordinates = 0 if axis_map is None else 1
+    names: Names = tuple(f"n{axis}" for axis in range(positions.ndim))
+    cut = Cut(positions, names, names[coordinates:])
+    axis_map = cut.part(integer_tensor(function, "axis_map", axis_map, device), ("P",))
+    frequencies = _frequencies(function, cut, inv_freq)
+    tables = plain.rotary_tables(cut.local(positions), frequencies, axis_map, scale, dtype)
+    joined = [cut.join(table, (*names[coordinates:], "P")) for table in tables]
+    return joined[0], joined[1]
+
+
+def cut_of(x: DTensor, layout: Any, whole_axes: str = "d") -> Cut:
+    """The cut of q or k, which must not be sharded along some axes."""
+    names = tuple(layout) if isinstance(layout, str) else ()
+    return Cut(x, names, tuple(name for name in names if name not in whole_axes))
+
+
+def part_of(function: str, cut: Cut, rotation: AnyRotation, k_cut: Cut | None = None) -> Any:
+    """The rotation for the part of x, or of q and, with its own cut, of k."""
+    if isinstance(rotation, Rotation):
+        return _by_positions(function, cut, rotation, k_cut)
+    return _by_tables(function, cut, rotation, k_cut)
+
+
+def tensors_of(*values: Any) -> list[Tensor]:
+    """All tensors, including those in records."""
+    found: list[Tensor] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, tuple):
+            found += tensors_of(*value)
+    return found
+
+
+def _of_one(rotation: Rotation | TableRotation) -> tuple[str, Any]:
+    if isinstance(rotation, Rotation):
+        return "apply_rotary", plain.apply_rotary
+    return "apply_rotary_tables", plain.apply_rotary_tables
+
+
+def _of_two(rotation: Rotation | TableRotation) -> tuple[str, Any]:
+    if isinstance(rotation, Rotation):
+        return "apply_rotary_qk", plain.apply_rotary_qk
+    return "apply_rotary_qk_tables", plain.apply_rotary_qk_tables
+
+
+def _rotate_parts(
+    cuts: list[Cut], parts: list[Tensor], rotation: Any, places: list[Tensor] | None
+) -> Any:
+    """Rotate the parts of q and k, in one call unless they are sharded in different ways."""
+    if cuts[0].lies_as(cuts[1]):
+        function, operation = _of_two(rotation)
+        own = part_of(function, cuts[0], rotation, cuts[1])
+        if places is None:
+            return operation(*parts, own, False)
+        to = (places[0] is parts[0] and places[1] is parts[1]) or tuple(places)
+        rotated = getattr(backend.door, function)(*parts, *own, to)
+        if rotated is not NotImplemented:
+            return rotated
+        return operation(*parts, own, to)
+    function, operation = _of_one(rotation)
+    return tuple(
+        operation(parts[i], part_of(function, cuts[i], one), None if places is None else places[i])
+        for i, one in enumerate(of_each(rotation))
+    )
+
+
+def overwrite(x: Any, rotated: Any) -> Tensor:
+    """Overwrite x; a plain x beside a DTensor gets the whole values."""
+    result: Tensor = x.copy_(rotated if isinstance(x, DTensor) else rotated.full_tensor())
+    return result
+
+
+def _tokens(cut: Cut) -> str:
+    return "t" if "t" in cut.names else "s"
+
+
+def _heads(cut: Cut) -> str:
+    return "g h" if "g" in cut.names else "h"
+
+
+def token_names(cut: Cut, t: Tensor, before: int) -> Names:
+    """Axes of positions, rows of tables and slots: [s] or [b, s], after the coordinates."""
+    axes = t.ndim - before
+    if not 1 <= axes <= 2:
+        raise NotThePart
+    names = ("b", _tokens(cut))[2 - axes :]
+    if "b" in names and "b" not in cut.names:
+        raise NotThePart
+    return ("A",) * before + names
+
+
+def _by_positions(function: str, cut: Cut, rotation: Rotation, k_cut: Cut | None) -> Rotation:
+    frequencies = _frequencies(function, cut, rotation.inv_freq)
+    axis_map = integer_tensor(function, "axis_map", rotation.axis_map, cut.device)
+    several = int(axis_map is not None or frequencies.ndim == 3)
+
+    def positions_of(one: Any, by: Cut) -> Any:
+        if one is None:
+            tokens = _tokens(by)
+            if tokens not in by.by:
+                return None
+            begin, count = by.span(tokens)
+            return torch.arange(begin, begin + count, device=by.device)
+        given = position_tensor(function, one, by.device)
+        return by.part(given, token_names(by, given, several))
+
+    k_positions = rotation.k_positions
+    if k_positions is not None:
+        k_positions = positions_of(k_positions, k_cut or cut)
+    return rotation._replace(
+        positions=positions_of(rotation.positions, cut),
+        inv_freq=frequencies,
+        axis_map=cut.part(axis_map, ("P",)),
+        k_positions=k_positions,
+    )
+
+
+def _frequencies(function: str, cut: Cut, inv_freq: Any) -> Any:
+    if not isinstance(inv_freq, Tensor):
+        here = torch.empty(0, device=cut.device)
+        inv_freq, _ = frequency_tensors(function, here, inv_freq, None)
+    if not 1 <= inv_freq.ndim <= 3:
+        raise NotThePart
+    return cut.part(inv_freq, ("A", _heads(cut), "P")[3 - inv_freq.ndim :])
+
+
+def _by_tables(
+    function: str, cut: Cut, rotation: TableRotation, k_cut: Cut | None
+) -> TableRotation:
+    axis_map = integer_tensor(function, "axis_map", rotation.axis_map, cut.device)
+    several = int(axis_map is not None)
+
+    def table(one: Any, by: Cut, rows: Any) -> Any:
+        if not isinstance(one, Tensor):
+            raise TypeError
+        axes = one.ndim - several - 1
+        if rows is not None:
+            names: Names = ("n",)
+        elif axes == 1:
+            names = (_tokens(by),)
+        elif axes == 2:
+            names = ("b" if "b" in by.names else _heads(by), _tokens(by))
+        else:
+            names = ("b", _heads(by), _tokens(by))
+        return by.part(one, ("A",) * several + names + ("P",))
+
+    def rows_of(one: Any, by: Cut) -> Any:
+        given = integer_tensor(function, "rows", one, by.device)
+        return None if given is None else by.part(given, token_names(by, given, 0))
+
+    of_k = k_cut or cut
+    k_rows = rotation.k_rows if rotation.k_rows is not None else rotation.rows
+    k_cos, k_sin = (
+        None if one is None else table(one, of_k, k_rows)
+        for one in (rotation.k_cos, rotation.k_sin)
+    )
+    return rotation._replace(
+        cos=table(rotation.cos, cut, rotation.rows),
+        sin=table(rotation.sin, cut, rotation.rows),
+        rows=rows_of(rotation.rows, cut),
+        axis_map=cut.part(axis_map, ("P",)),
+        k_cos=k_cos,
+        k_sin=k_sin,
+        k_rows=rows_of(rotation.k_rows, of_k),
+    )
