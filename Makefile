@@ -109,7 +109,7 @@ aarch64:  ## build for Arm, compare bits and test under an emulator; ARGS=tests/
 	@$(SETUP) aarch64 qemu package
 	@TEST_JOBS=$(TEST_JOBS) scripts/aarch64.sh $(ARGS)
 
-mutants:  ## plant ten known faults and see the test of each fail; ARGS=--all: every one, in two hours
+mutants:  ## plant ten known faults and see the test of each fail; ARGS=--all: every one, in an hour and a half
 	@$(SETUP) test oracles docs mutants package
 	@PYTHONPATH=scripts $(BIN)/python -m mutants $(ARGS)
 

@@ -57,8 +57,14 @@ napoleon_attr_annotations = False
 
 # Every name in their __all__ has to be in the reference.
 public_modules = [
-    *("posenc_native", "posenc_native.nn", "posenc_native.flex", "posenc_native.hf"),
-    "posenc_native.plot",
+    "posenc_native",
+    *(
+        f"posenc_native.{name}"
+        for name in (
+            *("absolute", "checkpoints", "flex", "hf", "nn", "plot", "positions", "relative"),
+            *("rotary", "selective", "sinusoids"),
+        )
+    ),
 ]
 
 # Names of other projects in docstrings, and where they are explained: one that is not here is an

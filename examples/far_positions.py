@@ -65,10 +65,8 @@ class Usual(Exact):
         cos, sin = (
             rope.scale * table.to(self.table).float() for table in (angles.cos(), angles.sin())
         )
-        return pn.apply_rotary_qk_tables(
-            q, k, cos, sin, layout=rope.layout, pairing=rope.pairing,
-            rotary_start=rope.rotary_start,
-        )  # fmt: skip
+        options = {"pairing": rope.pairing, "rotary_start": rope.rotary_start}
+        return pn.apply_rotary_qk(q, k, None, pn.Tables(cos, sin), layout=rope.layout, **options)
 
 
 class Float32(Usual):

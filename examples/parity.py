@@ -132,7 +132,7 @@ class Model(nn.Module):
         """Logits [b, s, modulus] for tokens [b, s]."""
         tables = (self.q(self.embed.weight), self.keys(), self.step_of_each())
         q, k, steps = (table[tokens].unsqueeze(2) for table in tables)
-        q, k, _ = pn.selective_rotary_qk(q, k, steps)
+        q, k, _ = pn.selective_rotary_qk(q, k, steps, layout="bshd")
         scores = (q.squeeze(2) @ k.squeeze(2).mT).tril()
         logits: Tensor = self.readout(scores @ self.v(self.embed.weight)[tokens])
         return logits
@@ -177,7 +177,7 @@ def train(kind: str, modulus: int, total: int, settings: Settings) -> tuple[Mode
 def tables_of(steps: Tensor, how: str) -> tuple[Tensor, Tensor]:
     """Cosines and sines [b, s, PAIRS], float32, of the sums of steps along the tokens."""
     if how == "exact":
-        cos, sin = pn.phase_tables(pn.accumulated_phases(steps, axis=1))
+        cos, sin = pn.selective.phase_tables(pn.selective.accumulated_phases(steps, axis=1))
         return cos, sin
     single = steps.float().numpy()
     if how == "tokens":  # NumPy adds one after the other, in the dtype of the array
@@ -202,7 +202,9 @@ def accuracies(model: Model, tokens: Tensor, lengths: list[int], way: str) -> li
 
     def rotated(table: Tensor, part: slice) -> Tensor:
         x = table[tokens[:, part]].unsqueeze(2)
-        x = pn.apply_rotary_tables(x, cos[:, None, part], sin[:, None, part], layout="bshd")
+        x = pn.apply_rotary(
+            x, None, pn.Tables(cos[:, None, part], sin[:, None, part]), layout="bshd"
+        )
         return x.squeeze(2)
 
     queries, keys, values = model.q(model.embed.weight), model.keys(), model.v(model.embed.weight)

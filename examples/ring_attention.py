@@ -65,7 +65,7 @@ def main() -> None:
 
 def causal_alibi(heads: int, length: int, own: tuple[int, int] | None = None) -> Tensor:
     """Diagonals ``[H, 2 * length - 1]`` of ALiBi and a causal mask: -inf for later keys."""
-    return pn.alibi_diagonals(heads, length, length, causal=True, heads=own, device="cpu")
+    return pn.relative.alibi_diagonals(heads, length, length, causal=True, heads=own, device="cpu")
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, own: tuple[int, int] | None = None) -> Tensor:
@@ -76,10 +76,12 @@ def attention(q: Tensor, k: Tensor, v: Tensor, own: tuple[int, int] | None = Non
     return scores.softmax(-1) @ v
 
 
-def ring(q: Tensor, k: Tensor, v: Tensor, order: str) -> tuple[pn.ContextParallel, Tensor]:
+def ring(
+    q: Tensor, k: Tensor, v: Tensor, order: str
+) -> tuple[pn.positions.ContextParallel, Tensor]:
     """The part of this rank, and what attention gives for its queries."""
     rank, ranks, length = dist.get_rank(), dist.get_world_size(), q.shape[2]
-    part = pn.ContextParallel(rank, ranks, order)
+    part = pn.positions.ContextParallel(rank, ranks, order)
     diagonals = causal_alibi(q.shape[1], length)
     own_q = part.shard(q, 2) * q.shape[-1] ** -0.5
     keys_values = torch.stack([part.shard(k, 2), part.shard(v, 2)])
@@ -120,10 +122,10 @@ def send_on(tensor: Tensor) -> tuple[Tensor, list[dist.Work]]:
     )
 
 
-def ulysses(q: Tensor, k: Tensor, v: Tensor) -> tuple[pn.ContextParallel, Tensor]:
+def ulysses(q: Tensor, k: Tensor, v: Tensor) -> tuple[pn.positions.ContextParallel, Tensor]:
     """As `ring`, with whole rows of some of the heads in between."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    part = pn.ContextParallel(rank, ranks, "contiguous")
+    part = pn.positions.ContextParallel(rank, ranks, "contiguous")
     qkv = torch.stack([part.shard(x, 2) for x in (q, k, v)])  # [3, b, H, s / ranks, d]
     rows = exchanged(qkv, 2, 3)  # [3, b, H / ranks, s, d]
     mixed = attention(*rows.unbind(), own=(rank, ranks))

@@ -39,7 +39,7 @@ class Block(nn.Module):
         self.qkv, self.project = nn.Linear(d, 3 * d), nn.Linear(d, d)
         self.feed = nn.Sequential(nn.Linear(d, 4 * d), nn.GELU(), nn.Linear(4 * d, d))
         # Half of the pairs turn by the row, half by the column. Base 100, as grids are small.
-        self.rope = pn.axial_rotary(d // heads, base=100.0) if rotary else None
+        self.rope = pn.rotary.axial_rotary(d // heads, base=100.0) if rotary else None
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
         """x [b, 1 + n, d], positions [2, 1 + n] -> [b, 1 + n, d]."""
@@ -68,12 +68,12 @@ class VisionTransformer(nn.Module):
         patches = images.unfold(1, PATCH, PATCH).unfold(2, PATCH, PATCH)  # [b, rows, columns, 4, 4]
         sizes = patches.shape[1:3]
         if stretch:  # the centers of patches, counted in patches of the trained grid
-            positions = pn.image_coordinates(
+            positions = pn.positions.image_coordinates(
                 sizes, grid="index", offset=0.5, reference=(TRAINED, TRAINED), device=images.device
             )
         else:
-            positions = pn.grid_positions(sizes, device=images.device) + 0.5
-        positions = pn.add_unrotated_tokens(positions, before=1)
+            positions = pn.positions.grid_positions(sizes, device=images.device) + 0.5
+        positions = pn.positions.add_unrotated_tokens(positions, before=1)
         x = self.embed(patches.flatten(3).flatten(1, 2))
         x = torch.cat([self.class_token.expand(len(x), -1, -1), x], 1)
         for block in self.blocks:

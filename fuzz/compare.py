@@ -20,7 +20,15 @@ from .bound import from_first
 from .cases import Case, Described
 from .cases.common import CACHES
 from .cases.rotary import INT_IS_FIRST, VERBS
-from .engines import HALF_UNITS, REFERENCE, Outcome, arguments_of, function_of, prepared
+from .engines import (
+    HALF_UNITS,
+    REFERENCE,
+    Outcome,
+    arguments_of,
+    function_of,
+    gathered,
+    prepared,
+)
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "shared"))
 from norms import roundings
@@ -127,7 +135,7 @@ def _options_of(described: Described) -> dict[str, Any]:
 
 def _reference(case: Case, arguments: dict[str, Any], count: int = 1) -> tuple[Array, ...]:
     with prepared(REFERENCE):
-        results = function_of(case)(**arguments)
+        results = function_of(case)(**gathered(arguments))
     return results if isinstance(results, tuple) else (results,)
 
 
@@ -210,8 +218,7 @@ def _options(arguments: dict[str, Any], name: str) -> dict[str, Any]:
 def _turn(x: Array, options: dict[str, Any]) -> Array:
     """x rotated by the reference."""
     with prepared(REFERENCE):
-        function = pn.apply_rotary_tables if "cos" in options else pn.apply_rotary
-        result: Array = function(x, **options)
+        result: Array = pn.apply_rotary(x, **gathered(options))
     return result
 
 
@@ -267,7 +274,7 @@ class Rotated(NamedTuple):
 
 
 def _rotated(arguments: dict[str, Any], name: str) -> Rotated:
-    """An input rotated, and normed if it is to be: the formulas of core/calls/norms.py, in float64."""
+    """An input rotated, perhaps after a norm: the formulas of core/calls/norms.py, in float64."""
     x, options = arguments[name], _options(arguments, name)
     wide, cut = x.astype(np.float64), _cut(options)
     # Rounded as written, each step may be off by half a unit, or by less than the least number.

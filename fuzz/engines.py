@@ -48,6 +48,8 @@ def _module(name: str) -> ModuleType | None:
 
 NATIVE = backend.native
 CUDA = _module("posenc_native._cuda_on_host")
+if CUDA is not None:
+    CUDA.use_tables(pn.Tables)
 OPERATORS = torch is not None and backend.torch_library() is not None
 TARGETS: list[str] = [] if NATIVE is None else NATIVE.available_targets()
 # Their results have the same bits; without fused multiply-add the last place differs.
@@ -155,12 +157,22 @@ def arguments_of(case: Case, arrays: dict[int, Any], tensors: bool = False) -> d
     return {name: _resolve(value, arrays, tensors) for name, value in case.arguments.items()}
 
 
+def gathered(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call, with the parts of tables in one value."""
+    if "cos" not in arguments:
+        return arguments
+    parts = {name: arguments[name] for name in pn.Tables._fields if name in arguments}
+    others = {name: value for name, value in arguments.items() if name not in parts}
+    return others | {"positions": None, "inv_freq": pn.Tables(**parts)}
+
+
 def run(case: Case, engine: Engine, arrays: dict[int, Any], twin: bool = False) -> Outcome:
     """Calls the function; results are copies, of what was returned and then of what was written."""
     with prepared(engine), np.errstate(all="ignore"):
         try:
             arguments = arguments_of(case, arrays, engine.of_tensors)
-            results = function_of(case)(**(arguments | (case.twin if twin else {})))
+            arguments = gathered(arguments | (case.twin if twin else {}))
+            results = function_of(case)(**arguments)
         except Exception as error:
             return Outcome(error=error)
     several = _several(results)
@@ -184,8 +196,6 @@ def _several(results: Any) -> tuple[Any, ...]:
 LINEAR = {
     "apply_rotary": ("x",),
     "apply_rotary_qk": ("q", "k"),
-    "apply_rotary_tables": ("x",),
-    "apply_rotary_qk_tables": ("q", "k"),
     "selective_rotary_qk": ("q", "k"),
     "toeplitz_bias": ("diagonals",),
     "add_toeplitz_bias": ("scores", "diagonals"),
@@ -205,7 +215,7 @@ def adjoint_fault(case: Case, tensors: dict[int, Any]) -> str | None:
     inputs = {name: arguments.get(name) for name in LINEAR[case.function]}
     inputs = {name: x.detach().requires_grad_() for name, x in inputs.items() if x is not None}
     with prepared(Engine("operator")):
-        results = _several(function_of(case)(**(arguments | inputs)))
+        results = _several(function_of(case)(**gathered(arguments | inputs)))
         results = tuple(y for y in results if y.requires_grad)  # integers have no gradient
         torch.manual_seed(0)
         grads = [torch.randn(y.shape, dtype=torch.float64).to(y.dtype) for y in results]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+import posenc_native as pn
+
 from . import bound, memory
 from .cases import Case, Described, Dtype, Listed, case_of
 from .memory import PAGE, Operand
@@ -86,6 +88,9 @@ def _call(case: Case, names: dict[int, str]) -> str:
         rotation = [given.get(name, repr(default)) for name, default in ROTATION]
         order = [given["grads"], given["inputs"], *rotation, given["of_positions"]]
         return f"from posenc_native import _core\n_core.rotary_backward({', '.join(order)})"
+    if "cos" in given:
+        parts = [f"{n}={given.pop(n)}" for n in pn.Tables._fields if n in given]
+        given |= {"positions": "None", "inv_freq": f"pn.Tables({', '.join(parts)})"}
     call = f"{case.function}({', '.join(f'{n}={v}' for n, v in given.items())})"
     if case.function == "bound_steps":
         functions = (bound.from_first, bound.bound_steps)

@@ -76,7 +76,7 @@ def toeplitz_score_mod(
             for a grid; q_offset is an int or integers ``[B]``.
         q_positions, k_positions: integers ``[queries]`` and ``[keys]``: which of the q_len queries
             and k_len keys flex_attention's q and k hold; None if they hold all of them.
-            See `posenc_native.ContextParallel`, ``positions`` and ``gathered_positions``.
+            See `posenc_native.positions.ContextParallel`, ``positions`` and ``gathered_positions``.
 
     Returns:
         A score_mod.

@@ -137,7 +137,7 @@ echo "the bits of $(wc -l <"$work/bits.NEON") results are those of ${compared[*]
 if (($# == 0)); then
   set -- tests/core/calls/test_errors.py tests/encodings/sinusoids/test_{errors,tables}.py \
     tests/encodings/relative/test_{errors,relative,large_calls}.py \
-    tests/engines/test_{phase,reference,properties}.py \
+    tests/engines/test_{phase,plain,properties}.py \
     tests/encodings/rotary/test_{errors,rotary,same_bits,rounding,heads_and_axes,backward}.py
 fi
 say "Running tests under the emulator: some minutes"

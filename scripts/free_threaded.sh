@@ -61,8 +61,9 @@ print(pn.engines.backend.native.__file__)
 PY
 
 if (($# == 0)); then
-  set -- engines/test_{threads,many_callers,faults,properties}.py base/test_errors.py \
-    sinusoids/test_errors.py relative/test_errors.py rotary/test_{errors,remembered,same_bits}.py
+  set -- engines/test_{threads,many_callers,faults,properties}.py core/calls/test_errors.py \
+    encodings/{sinusoids,relative}/test_errors.py \
+    encodings/rotary/test_{errors,remembered,same_bits}.py
 fi
 say "Running tests without the lock"
 # Whatever else is imported: what is found must not be hidden by a lock that comes back.

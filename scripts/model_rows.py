@@ -6,7 +6,8 @@
 Rows stay in the order in which they stand. A value is written on one line if it fits there; a
 longer mapping has a line for each key, a longer list as many numbers on a line as fit. What rows
 mean is said where they are read, in posenc_native/models/*.py and
-posenc_native/checkpoints/formats/binary/gguf.py; tests/models/test_rows.py says what must be in them.
+posenc_native/checkpoints/formats/binary/gguf.py; tests/models/test_rows.py says what must be in
+them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 PACKAGE = Path(__file__).parents[1] / "posenc_native"
 TABLES = [*sorted((PACKAGE / "models").glob("*.json")),
-          *sorted((PACKAGE / "formats").glob("*/*.json"))]  # fmt: skip
+          *sorted((PACKAGE / "checkpoints" / "formats").glob("*/*.json"))]  # fmt: skip
 WIDTH = 100
 
 

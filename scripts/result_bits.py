@@ -75,8 +75,9 @@ def rotary() -> Iterator[Line]:
             yield f"apply_rotary_qk {name} {layout}", turned
         cos, sin = pn.rotary_tables(places, inv_freq)
         for compute in ("float32", "as_written"):
-            turned = pn.apply_rotary_qk_tables(q, k, cos, sin, pairing=pairing, compute=compute)
-            yield f"apply_rotary_qk_tables {name} {compute}", turned
+            tables = pn.Tables(cos, sin, compute=compute)
+            turned = pn.apply_rotary_qk(q, k, None, tables, pairing=pairing)
+            yield f"apply_rotary_qk by tables, {name} {compute}", turned
         gradients, _, _ = backend.implementation.rotary_backward(
             (q,), (q[::-1],), places % 512, inv_freq, "bhsd", pairing, 0, None, 1.0, False, True
         )
@@ -92,7 +93,7 @@ def relative() -> Iterator[Line]:
     for dtype in DTYPES:
         scores, values = numbers(dtype, 2, 8, 33, 47), numbers(dtype, 2, 8, 33, 9)
         index = np.random.default_rng(5).integers(0, 9, 79)
-        diagonals = pn.alibi_diagonals(8, 33, 47, q_offset=0)  # slopes are powers of two
+        diagonals = pn.relative.alibi_diagonals(8, 33, 47, q_offset=0)  # slopes are powers of two
         yield f"toeplitz_bias {dtype}", (pn.toeplitz_bias(diagonals.astype(dtype), 33, 47),)
         yield f"add_toeplitz_bias {dtype}", (pn.add_toeplitz_bias(scores, diagonals),)
         yield f"diagonal_sums {dtype}", (pn.diagonal_sums(scores),)

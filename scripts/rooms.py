@@ -121,7 +121,8 @@ def room(module: str) -> str:
 
 def inner(module: str) -> str:
     """The room of a module within its room, if it has some."""
-    return (*module.split("."), "", "")[2] if room(module) in INNER else ""
+    name = (*module.split("."), "", "")[2]
+    return name if name in INNER.get(room(module), ()) else ""
 
 
 def rooms(arrows: dict[str, set[str]]) -> dict[str, set[str]]:
@@ -141,10 +142,10 @@ def upward(arrows: dict[str, set[str]]) -> list[str]:
         if room(module) != room(target):
             return place[room(target)] < place[room(module)]
         mine, other = inner(module), inner(target)
-        if mine == other or not other:
+        if mine == other or not (mine and other):  # files beside inner rooms: `circles` alone
             return True
         order = INNER[room(module)]
-        return bool(mine) and order.index(other) < order.index(mine)
+        return order.index(other) < order.index(mine)
 
     return [
         f"{module} imports {target}"

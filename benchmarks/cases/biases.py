@@ -172,7 +172,7 @@ ALIBI = "slopes * distances"
 
 
 def _alibi(length: int) -> tuple[Make, torch.Tensor]:
-    slopes = torch.from_numpy(pn.alibi_slopes(HEADS)).float()[:, None, None]
+    slopes = torch.from_numpy(pn.relative.alibi_slopes(HEADS)).float()[:, None, None]
 
     def make() -> torch.Tensor:
         steps = torch.arange(length)
@@ -183,7 +183,7 @@ def _alibi(length: int) -> tuple[Make, torch.Tensor]:
 
 def alibi_bias(options: Options, length: int, threads: int, name: str) -> Case:
     def columns(b: Activations) -> Any:
-        return b.x.add_(pn.alibi_columns(HEADS, length, device="cpu"))
+        return b.x.add_(pn.relative.alibi_columns(HEADS, length, device="cpu"))
 
     make, _ = _alibi(length)
     sets, about = _scores(options, length), (name, threads)

@@ -66,7 +66,7 @@ def _decode(
     buffers = QueryKey(1, dtype, batch=batch)
     array_dtype = {torch.bfloat16: ml_dtypes.bfloat16}.get(dtype, str(dtype)[6:])
     arrays = QueryKey(1, np.dtype(array_dtype), batch=batch)
-    inv_freq = pn.rotary_frequencies(HEAD_DIM, BASE)[0]
+    inv_freq = pn.rotary.rotary_frequencies(HEAD_DIM, BASE)[0]
     inv_freq_torch = torch.from_numpy(inv_freq)
     # One sequence, or several of different lengths.
     position = np.array([4095]) if batch == 1 else 4095 - 3 * np.arange(batch)[:, None]

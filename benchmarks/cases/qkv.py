@@ -101,7 +101,7 @@ def _models_own(dtype: torch.dtype, positions: Tensor) -> Callable[..., tuple[Te
 
 def _forward(options: Options, seq: int, dtype: torch.dtype, decode: bool, name: str) -> Case:
     positions = torch.tensor([4095]) if decode else torch.arange(seq)
-    inv_freq = torch.from_numpy(pn.rotary_frequencies(HEAD_DIM, BASE)[0])
+    inv_freq = torch.from_numpy(pn.rotary.rotary_frequencies(HEAD_DIM, BASE)[0])
     weight = _weight(dtype)
     slots = positions
     make = functools.partial(Projected, seq, dtype)
@@ -261,7 +261,7 @@ class Gradients:
 
 def _backward(options: Options, seq: int, dtype: torch.dtype, name: str) -> Case:
     positions = torch.arange(seq)
-    inv_freq = torch.from_numpy(pn.rotary_frequencies(HEAD_DIM, BASE)[0])
+    inv_freq = torch.from_numpy(pn.rotary.rotary_frequencies(HEAD_DIM, BASE)[0])
     sets = options.make_sets(lambda: Gradients(seq, dtype))
 
     def row(name: str, function: Callable[..., Any], mine: bool = False) -> Contestant:

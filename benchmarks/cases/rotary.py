@@ -118,7 +118,7 @@ def _rotary(options: Options, case: _RotaryCase, threads: int, name: str) -> Cas
     seq, dtype, pairing = case.seq(options), case.dtype, case.pairing
     sets = options.make_sets(lambda: QueryKey(seq, dtype, batch=case.batch, layout=case.layout))
     layout = sets[0].layout
-    inv_freq: Any = pn.rotary_frequencies(HEAD_DIM, BASE)[0]
+    inv_freq: Any = pn.rotary.rotary_frequencies(HEAD_DIM, BASE)[0]
     positions: Any = np.arange(seq)
     rotation = Rotation(options, sets, dtype, pairing, positions, threads, case.compiled)
     peers = rotary_peers.backward(rotation) if case.backward else rotary_peers.forward(rotation)

@@ -43,11 +43,13 @@ KINDS = {"[P]": "all heads", "[H, P]": "each head", "[A, H, P]": "each head and 
 def _as_written(options: Options, seq: int, dtype: torch.dtype, threads: int, name: str) -> Case:
     sets = options.make_sets(lambda: QueryKey(seq, dtype))
     positions = torch.arange(seq)
-    inv_freq = torch.from_numpy(pn.rotary_frequencies(HEAD_DIM, BASE)[0])
+    inv_freq = torch.from_numpy(pn.rotary.rotary_frequencies(HEAD_DIM, BASE)[0])
     cos, sin = pn.rotary_tables(positions, inv_freq, dtype=dtype)
 
     def rotate(compute: str, inplace: bool, b: QueryKey) -> Any:
-        return pn.apply_rotary_qk_tables(b.q, b.k, cos, sin, compute=compute, inplace=inplace)
+        return pn.apply_rotary_qk(
+            b.q, b.k, None, pn.Tables(cos, sin, compute=compute), inplace=inplace
+        )
 
     rows: list[Row] = [
         ours(f'compute="{compute}"', mode, functools.partial(rotate, compute, mode == "in place"))
@@ -94,15 +96,17 @@ def _tables_of_each(
         if out is not None and whole:
             out = out[:, :, None]
         layout = "bshd" if whole else "bhsd"
-        return pn.apply_rotary_tables(x, b.cos, b.sin, layout=layout, pairing=pairing, out=out)
+        return pn.apply_rotary(
+            x, None, pn.Tables(b.cos, b.sin), layout=layout, pairing=pairing, out=out
+        )
 
     def eager(b: _WithTables) -> torch.Tensor:
         return _as_timm(b.x, b.sin, b.cos, pairing == "half")
 
     rows: list[Row] = [
-        ours("apply_rotary_tables", "in place", lambda b: rotate(b, b.x)),
-        ours("apply_rotary_tables", "out=", lambda b: rotate(b, b.result)),
-        ours("apply_rotary_tables", "fresh", lambda b: rotate(b, None).reshape(shape)),
+        ours("apply_rotary by tables", "in place", lambda b: rotate(b, b.x)),
+        ours("apply_rotary by tables", "out=", lambda b: rotate(b, b.result)),
+        ours("apply_rotary by tables", "fresh", lambda b: rotate(b, None).reshape(shape)),
         Contestant("timm", "fresh", eager, "copy"),
     ]
     job = Job(
@@ -136,7 +140,7 @@ def _learned(
 ) -> Case:
     shape = (1, options.size(16, 2), seq, HEAD_DIM)
     sets = options.make_sets(lambda: Activations(shape, dtype))
-    plain = torch.from_numpy(pn.rotary_frequencies(HEAD_DIM, BASE)[0]).float()
+    plain = torch.from_numpy(pn.rotary.rotary_frequencies(HEAD_DIM, BASE)[0]).float()
     of_heads = plain.repeat(shape[1], 1)
     inv_freq = {"[P]": plain[None], "[H, P]": of_heads, "[A, H, P]": torch.stack([of_heads] * 2)}
     leaf = inv_freq[kind].clone().requires_grad_()

@@ -66,7 +66,7 @@ def recipe(q: torch.Tensor, k: torch.Tensor, steps: torch.Tensor) -> tuple[Any, 
 
 
 def _own(q: Any, k: Any, steps: Any, **to: Any) -> Any:
-    return pn.selective_rotary_qk(q, k, steps, **to)[:2]
+    return pn.selective_rotary_qk(q, k, steps, layout="bshd", **to)[:2]
 
 
 def _forwards(options: Options, seq: int, dtype: Any, threads: int, name: str) -> Case:
@@ -115,7 +115,7 @@ def _one_token(options: Options, dtype: torch.dtype, name: str) -> Case:
     of_arrays = state.numpy()
 
     def from_numpy(_: _Tokens) -> None:
-        pn.selective_rotary_qk(arrays.q, arrays.k, arrays.steps, state=of_arrays)
+        pn.selective_rotary_qk(arrays.q, arrays.k, arrays.steps, state=of_arrays, layout="bshd")
 
     def call(function: Callable[..., Any], b: _Tokens) -> Any:
         return function(b.q, b.k, b.steps)

@@ -79,7 +79,7 @@ _SUM = Contestant("sum", "fresh", lambda b: b.memory.sum(), "read")
 
 def _phases(tokens: int) -> dict[str, torch.Tensor]:
     """Positions and frequencies."""
-    inv_freq = torch.tensor(pn.rotary_frequencies(HEAD_DIM, BASE)[0])
+    inv_freq = torch.tensor(pn.rotary.rotary_frequencies(HEAD_DIM, BASE)[0])
     return {"positions": torch.arange(tokens), "inv_freq": inv_freq}
 
 
@@ -147,7 +147,7 @@ def _selective(options: Options, dtype: torch.dtype, batch: int, seq: int) -> Ro
     learned = steps.clone().requires_grad_()
 
     def rotate(q: torch.Tensor, k: torch.Tensor, of: torch.Tensor = steps, **to: Any) -> Any:
-        return pn.selective_rotary_qk(q, k, of, **to)[:2]
+        return pn.selective_rotary_qk(q, k, of, layout="bshd", **to)[:2]
 
     def recipe(b: QueryKey) -> Any:
         groups = b.q.unflatten(2, (K_HEADS, -1)).transpose(2, 3)

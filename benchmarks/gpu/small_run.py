@@ -21,7 +21,7 @@ from torch_cases import FAR, FLOATS, FRACTIONAL, ROTARY_CASES, RotaryCase, rando
 import posenc_native as pn
 from benchmarks.gpu.device import Cuda
 from posenc_native.core.calls.norms import Norm
-from posenc_native.core.calls.rotation import Rotation, TableRotation
+from posenc_native.core.calls.rotation import Rotation, flat
 
 Results = list[torch.Tensor]
 _ops = torch.ops.posenc_native
@@ -106,9 +106,9 @@ def rotary(case: RotaryCase, sizes: dict[str, int], dtype: torch.dtype, device: 
         results += [cos, sin]
         # Not from tables made here, which would carry a difference of the two devices along.
         cos, sin = random(cos.shape, dtype, device, 2), unaligned(random(cos.shape, dtype, device))
-        given = {"cos": cos, "sin": sin, **case.table_options()}
-        results += every_way(partial(pn.apply_rotary_tables, **given), x)
-        results += every_way(partial(pn.apply_rotary_qk_tables, **given), x, more)
+        given = {"positions": None, "inv_freq": pn.Tables(cos, sin), **case.table_options()}
+        results += every_way(partial(pn.apply_rotary, **given), x)
+        results += every_way(partial(pn.apply_rotary_qk, **given), x, more)
     return results
 
 
@@ -152,8 +152,8 @@ def selective(
 
         results += [*every_way(one, q), *every_way(two, q, k)]
     axis = layout.index("t" if "t" in layout else "s")
-    phases = pn.accumulated_phases(steps, axis=axis)
-    results += [phases, *pn.phase_tables(phases)]
+    phases = pn.selective.accumulated_phases(steps, axis=axis)
+    results += [phases, *pn.selective.phase_tables(phases)]
     whole = [(numbers(n, 2 * pairs + 3, 3 + n) * 4).round() for n in (2 * heads, heads) * 2]
     inputs = [x.requires_grad_() for x in (*whole[:2], torch.zeros_like(steps))]
     for count in (2, 1):
@@ -211,21 +211,19 @@ def normed(case: RotaryCase, sizes: dict[str, int], dtype: torch.dtype, device: 
     cos, sin = (random((lengths["s"], case.pairs), dtype, device, seed=i) for i in (7, 8))
     phases = {"positions": positions, "inv_freq": inv_freq}, options
     by_tables = {name: options[name] for name in ("layout", "pairing", "rotary_start")}
-    tables = {"cos": cos, "sin": sin}, by_tables
+    tables = {"positions": None, "inv_freq": pn.Tables(cos, sin)}, by_tables
     results: Results = []
     for over, first in (("head", True), ("head", False), ("token", True), ("token", False)):
         norm = {"q_weight": weight, "norm_over": over, "norm_first": first, "weight_offset": 0.5}
-        for function, (given, more) in (("", phases), ("_tables", tables)):
-            rotate = getattr(pn, f"norm_rotary_qk{function}")
-            append = getattr(pn, f"rotary_append{function}")
-            results += every_way(partial(rotate, **given, **more, **norm), q, k)
+        for given, more in (phases, tables):
+            results += every_way(partial(pn.norm_rotary_qk, **given, **more, **norm), q, k)
             out = torch.empty_like(q), unaligned(k)
             for to in ({}, {"inplace": True}, {"out": out[1]}, {"out": out}):
                 keys, values = (torch.zeros(cache, dtype=dtype, device=device) for _ in range(2))
                 of_k_too = isinstance(to.get("out", out), tuple) and "inplace" not in to
                 where = {"cache_layout": "shd", "return_k": of_k_too, **to}
                 written = (q.clone(), k.clone(), v, *given.values(), keys, values, slots)
-                appended = append(*written, **where, **more, **norm)
+                appended = pn.rotary_append(*written, **where, **more, **norm)
                 results += [t.clone() for t in (appended if of_k_too else [appended])]
                 results += [keys, values]
         turned = (case.layout, str(case.pairing), case.rotary_start)
@@ -233,7 +231,7 @@ def normed(case: RotaryCase, sizes: dict[str, int], dtype: torch.dtype, device: 
         of = (of_q, of_k, q, k)
         turning = Rotation(positions, inv_freq, *turned, options["axis_map"], case.scale)
         results += _ops.norm_rotary_qk_backward(*of, *turning, "float32", *said)[:2]
-        by = TableRotation(cos, sin, *turned)
+        by = flat(Rotation(None, pn.Tables(cos, sin), *turned))
         results += _ops.norm_rotary_qk_from_tables_backward(*of, *by, *said)[:2]
     return results
 

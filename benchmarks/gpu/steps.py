@@ -41,7 +41,9 @@ _OF_SMALL = (*_SMALL, "tests/shared")
 _QUICK_SMALL = (*_SMALL, "-k", "bfloat16 or operator")
 _TESTS = ("tests/engines/torch", "tests/nn/test_rotary.py",
           *(f"tests/hf/test_{name}.py" for name in ("patch", "compile", "precision")),
-          *(f"tests/{name}/test_errors.py" for name in ("rotary", "sinusoids", "relative", "qkv")),
+          *(f"tests/encodings/{name}/test_errors.py"
+            for name in ("rotary", "sinusoids", "relative")),
+          "tests/encodings/rotary/test_errors_of_norm.py",
           "tests/encodings/rotary/test_errors_of_q_and_k.py",
           "tests/encodings/relative/test_errors_of_distances.py")  # fmt: skip
 _TIMES = ("-s", "benchmarks/gpu/times.py")  # it prints its table as it grows

@@ -56,7 +56,7 @@ def _halves(table: Any) -> tuple[Any, Any]:
 
 
 def _native(positions: np.ndarray) -> tuple[Any, Any]:
-    return pn.rotary_tables(positions, pn.rotary_frequencies(HEAD_DIM, BASE)[0])
+    return pn.rotary_tables(positions, pn.rotary.rotary_frequencies(HEAD_DIM, BASE)[0])
 
 
 def _plain_torch(positions: np.ndarray) -> tuple[Any, Any]:
@@ -236,7 +236,7 @@ _WAYS: dict[str, list[tuple[str, Way]]] = {
 def _exact(quantity: str, window: np.ndarray) -> Sequence[Any]:
     """Cos and sin in float64."""
     if quantity == ROTARY:
-        inv_freq = pn.rotary_frequencies(HEAD_DIM, BASE)[0]
+        inv_freq = pn.rotary.rotary_frequencies(HEAD_DIM, BASE)[0]
         return reference.rotary_tables(window, inv_freq, None, 1.0, np.float64)
     return _halves(
         reference.sinusoidal(window, HEAD_DIM, 10000.0, "sin_cos", 0.0, 1.0, np.float64, None)

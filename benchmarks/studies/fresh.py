@@ -55,7 +55,7 @@ def _ways(library: str, nbytes: int) -> dict[str, Callable[[], object]]:
     shape = (1, _HEADS, nbytes // (_HEADS * HEAD_DIM * 4), HEAD_DIM)
     x: Any = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
     positions: Any = np.arange(shape[2])
-    inv_freq: Any = pn.rotary_frequencies(HEAD_DIM, BASE)[0]
+    inv_freq: Any = pn.rotary.rotary_frequencies(HEAD_DIM, BASE)[0]
     if library == "torch":
         x = torch.from_numpy(x).clone()
         positions, inv_freq = torch.from_numpy(positions), torch.from_numpy(inv_freq)

@@ -112,7 +112,7 @@ class Curve:
 
 
 def _rotate(x: Any, out: Any = None, **options: Any) -> Callable[[], object]:
-    inv_freq: Any = pn.rotary_frequencies(x.shape[-1], BASE)[0]
+    inv_freq: Any = pn.rotary.rotary_frequencies(x.shape[-1], BASE)[0]
     if isinstance(x, torch.Tensor):
         inv_freq = torch.from_numpy(inv_freq)
     out = x if out is None else out

@@ -74,7 +74,7 @@ def _array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 def _rotary() -> Iterator[Kernel]:
-    inv_freq = pn.rotary_frequencies(HEAD_DIM, 500000.0)[0]
+    inv_freq = pn.rotary.rotary_frequencies(HEAD_DIM, 500000.0)[0]
 
     def rotate(dtype: Any, pairing: str, in_place: bool, heads: int, tokens: int) -> Call:
         x = _array((1, heads, tokens, HEAD_DIM), dtype)
@@ -85,7 +85,7 @@ def _rotary() -> Iterator[Kernel]:
     def by_tables(dtype: Any, tokens: int) -> Call:
         x = _array((1, HEADS, tokens, HEAD_DIM), dtype)
         cos, sin = pn.rotary_tables(np.arange(tokens), inv_freq)
-        return lambda: pn.apply_rotary_tables(x, cos, sin, out=x)
+        return lambda: pn.apply_rotary(x, None, pn.Tables(cos, sin), out=x)
 
     def backward(dtype: Any, tokens: int) -> Call:
         native: Any = backend.native
@@ -132,7 +132,7 @@ def _sinusoidal() -> Iterator[Kernel]:
 def _relative() -> Iterator[Kernel]:
     length = 256
     heads, matrix = 2, length * length
-    clipped = pn.clipped_index(length, length, 16)
+    clipped = pn.relative.clipped_index(length, length, 16)
 
     def bias(dtype: Any, heads: int) -> Call:
         diagonals = _array((heads, 2 * length - 1), dtype)

@@ -46,7 +46,7 @@ class Cost:
 
 def _calls() -> dict[str, tuple[dict[str, Tensor], str, Callable[..., Any]]]:
     """By name: the tensors that are cut, the letters of their axes, the call."""
-    inv_freq = torch.from_numpy(pn.rotary_frequencies(HEAD_DIM, BASE)[0])
+    inv_freq = torch.from_numpy(pn.rotary.rotary_frequencies(HEAD_DIM, BASE)[0])
     q, k = (torch.randn(BATCH, heads, TOKENS, HEAD_DIM) for heads in (Q_HEADS, K_HEADS))
     both = {"q": q, "k": k}
     scores = torch.randn(BATCH, Q_HEADS, TOKENS, TOKENS)

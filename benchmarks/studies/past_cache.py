@@ -38,8 +38,8 @@ def _rotation(dtype: Any, nbytes: int) -> tuple[Callable[[int], object], int]:
     count = _COLD_BYTES // (2 * nbytes) + 1
     given = np.ones((count, 1, _HEADS, tokens, HEAD_DIM), dtype)
     results = np.ones_like(given)
-    tables = pn.rotary_tables(tokens, pn.rotary_frequencies(HEAD_DIM)[0])
-    return lambda i: pn.apply_rotary_tables(given[i], *tables, out=results[i]), count
+    tables = pn.rotary_tables(tokens, pn.rotary.rotary_frequencies(HEAD_DIM)[0])
+    return lambda i: pn.apply_rotary(given[i], None, pn.Tables(*tables), out=results[i]), count
 
 
 def _sinusoids(dtype: Any, nbytes: int) -> tuple[Callable[[int], object], int]:
@@ -49,7 +49,7 @@ def _sinusoids(dtype: Any, nbytes: int) -> tuple[Callable[[int], object], int]:
     return lambda i: pn.sinusoidal(results.shape[1], width, out=results[i]), count
 
 
-CALLS = {"apply_rotary_tables": _rotation, "sinusoidal": _sinusoids}
+CALLS = {"apply_rotary by tables": _rotation, "sinusoidal": _sinusoids}
 
 
 def measure(call: Callable[[int], object], count: int, seconds: float) -> dict[str, float]:

@@ -42,7 +42,7 @@ def main() -> None:
         distance = np.abs(rest.astype(np.float64) * 2.0**-64 - 0.5).min()
         nearest = min(nearest, float(distance))
         steps = np.ldexp(mantissas.astype(np.float32), exponent - 23).astype(np.float32)
-        found = pn.accumulated_phases(steps.reshape(1, -1), axis=0)[0].view(np.uint64)
+        found = pn.selective.accumulated_phases(steps.reshape(1, -1), axis=0)[0].view(np.uint64)
         wrong += int((found != exact + (rest >> np.uint64(63))).sum())
     target = "reference" if backend.native is None else backend.native.current_target()
     count = (LAST - FIRST) << 23

@@ -368,7 +368,8 @@ void check_angles_of(const RotaryCall& call, const Layout& layout, int i, Rotary
   one.in[0] = call.in[i];
   if (i == 1) {
     if (call.k_positions != nullptr) one.positions = call.k_positions;
-    if (call.k_cosine != nullptr) one.cosine = call.k_cosine, one.sine = call.k_sine;
+    if (call.k_cosine != nullptr) one.cosine = call.k_cosine;
+    if (call.k_sine != nullptr) one.sine = call.k_sine;
     if (call.k_rows != nullptr) one.rows = call.k_rows;
     if (call.k_start >= 0) one.rotary_start = call.k_start;
   }
@@ -377,7 +378,7 @@ void check_angles_of(const RotaryCall& call, const Layout& layout, int i, Rotary
   } catch (Error& error) {
     const std::string& name = error.argument;
     if ((name == "positions" && call.k_positions != nullptr) ||
-        ((name == "cos" || name == "sin") && call.k_cosine != nullptr) ||
+        (name == "cos" && call.k_cosine != nullptr) || (name == "sin" && call.k_sine != nullptr) ||
         (name == "rows" && call.k_rows != nullptr) ||
         (name == "rotary_start" && call.k_start >= 0)) {
       error.argument += i == 0 ? "[0]" : "[1]";

@@ -404,7 +404,7 @@ struct RotaryOptions {
 
   // Whether q and k have tokens of their own; and whether they are turned one by one.
   bool own_tokens() const {
-    return k_positions != nullptr || k_cosine != nullptr || k_rows != nullptr;
+    return k_positions != nullptr || k_cosine != nullptr || k_sine != nullptr || k_rows != nullptr;
   }
   bool apart() const { return own_tokens() || k_start >= 0; }
 

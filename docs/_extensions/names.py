@@ -40,7 +40,7 @@ MODULES = {
     "hf": "posenc_native.hf",
     "flex": "posenc_native.flex",
 }
-IN_PAGES = re.compile(rf"({'|'.join(MODULES)})\.([A-Za-z_][\w.]*)(\(\))?")
+IN_PAGES = re.compile(rf"({'|'.join(MODULES)})\.([A-Za-z_]\w*(?:\.\w+)*)(\(\))?")
 IN_DOCSTRINGS = re.compile(r"(?<![`:\\\w])`([A-Za-z_][\w.]*)`(?![`_\w])")
 
 
@@ -151,13 +151,19 @@ def _elsewhere(
 ) -> nodes.Node | None:
     """Where a name is that is not of the docstring's own module.
 
-    It is one of `posenc_native`, without the module's name, or one of another project's, whose
-    address conf.py lists.
+    It is one of `posenc_native` or of one of its modules, without the module's name, or one of
+    another project's, whose address conf.py lists.
     """
     if node.get("refdomain") != "py":
         return None
     name = node["reftarget"]
-    if found := env.domains.python_domain.objects.get(f"posenc_native.{name}"):
+    objects = env.domains.python_domain.objects
+    found = objects.get(f"posenc_native.{name}")
+    if found is None and "." not in name:
+        named = [objects[full] for full in objects if full.endswith(f".{name}")]
+        named = [e for e in named if e.objtype in ("class", "function") and not e.aliased]
+        found = named[0] if len(named) == 1 else None
+    if found is not None:
         return make_refnode(app.builder, node["refdoc"], found.docname, found.node_id, content)
     if address := app.config.external_names.get(name):
         return nodes.reference("", "", content, internal=False, refuri=address)

@@ -20,7 +20,7 @@ class Row:
     """Which tokens of a row are here: all of them, or a part under context parallelism."""
 
     length: int
-    part: pn.ContextParallel | None = None
+    part: pn.positions.ContextParallel | None = None
     mesh: Any = None  # of the ranks that share the row
 
     @property
@@ -46,7 +46,7 @@ class Row:
             return pn.add_toeplitz_bias(scores, diagonals, causal=True)
         queries = self.part.positions(self.length, device="cpu")
         keys = self.part.gathered_positions(self.length, device="cpu")
-        return scores + pn.bias_at_positions(
+        return scores + pn.relative.bias_at_positions(
             diagonals, queries, keys, origin=self.length - 1, causal=True
         )
 

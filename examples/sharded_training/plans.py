@@ -60,7 +60,7 @@ class Placed:
         self.row = Row(length)
         if plan.tokens > 1:
             mesh = sharing["tokens"]
-            part = pn.ContextParallel(mesh.get_local_rank(), mesh.size(), "zigzag")
+            part = pn.positions.ContextParallel(mesh.get_local_rank(), mesh.size(), "zigzag")
             self.row = Row(length, part, mesh)
 
     def own(self, batch: Tensor) -> Tensor:

@@ -62,12 +62,8 @@ class Verb:
 VERBS = [
     Verb.of("apply_rotary", "x"),
     Verb.of("apply_rotary_qk", "q", "k"),
-    Verb.of("apply_rotary_tables", "x"),
-    Verb.of("apply_rotary_qk_tables", "q", "k"),
     Verb.of("norm_rotary_qk", "q", "k"),
-    Verb.of("norm_rotary_qk_tables", "q", "k"),
     Verb.of("rotary_append", "q", "k", "v"),
-    Verb.of("rotary_append_tables", "q", "k", "v"),
 ]
 
 
@@ -313,7 +309,7 @@ _OF_ROTARY = ("pairing", "rotary_start", "axis_map", "scale", "inv_freq")
 
 
 def _by_tables(builder: Builder, arguments: dict[str, Any], heads: Heads, verb: Verb) -> None:
-    """cos, sin, rows, axis_map."""
+    """cos, sin, rows, axis_map: the parts of `pn.Tables`, as arguments (`gathered`)."""
     choices, pairs = builder.choices, heads.pairs
     kind = choices.weighted(tokens=55, heads=15, rows=15, axis_map=15)
     dtype, axes, count = choices.one_of(FLOATS), choices.integer(1, 4), choices.integer(1, 9)
@@ -475,11 +471,13 @@ def rotation(builder: Builder, verb: Verb) -> Case:
     choices, arguments = builder.choices, dict[str, Any]()
     heads = _heads(builder, arguments, verb)
     arguments |= dict(zip(verb.inputs, heads.operands, strict=True))
-    if verb.takes("compute") and choices.chance(50):
+    by_tables = choices.chance(50)
+    rounds = by_tables or verb.takes("compute")
+    if rounds and choices.chance(50):
         arguments["compute"] = "as_written"
-    if verb.takes("compute") and builder.fault(0.7, "compute"):
+    if rounds and builder.fault(0.7, "compute"):
         arguments["compute"] = choices.one_of(("float64", "", None, 1))
-    (_by_tables if verb.takes("cos") else _by_positions)(builder, arguments, heads, verb)
+    (_by_tables if by_tables else _by_positions)(builder, arguments, heads, verb)
     if verb.takes("inverse") and choices.chance(25):
         arguments["inverse"] = choices.chance(50)
     if verb.norms:
@@ -523,7 +521,7 @@ def bound_steps(builder: Builder) -> Case:
             position = _positions(builder, step, 0, axes, simple=False)
         calls.append((*pair, position))
     del arguments["positions"]
-    if choices.chance(25):
+    if verb.takes("inverse") and choices.chance(25):
         arguments["inverse"] = choices.chance(50)
     if inplace:
         _inplace(builder, arguments, [x for call in calls for x in call[:2]])

@@ -1,7 +1,7 @@
 """The options that describe an encoding.
 
 The functions that make encodings define which options combine, and their defaults:
-`SinusoidalSpec` and its `from_preset`, `Rotary`, its `preset` and its `from_config`.
+`SinusoidalSpec` and its `preset`, `Rotary`, its `preset` and its `from_config`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from typing import Any
 from posenc_native.core.calls.arguments import SINUSOIDAL_LAYOUTS, WIDTH_LIMIT
 from posenc_native.core.calls.errors import fault_of, names_like
 from posenc_native.encodings.rotary.rotary import Rotary
-from posenc_native.encodings.sinusoids.presets import sinusoidal_presets
 from posenc_native.encodings.sinusoids.spec import SinusoidalSpec
-from posenc_native.models.presets import rotary_presets
 
 from .kinds import Kind, at_least_one, number, reading, whole_number
 from .parser import (
@@ -66,7 +64,7 @@ def _assignment(text: str) -> tuple[str, Any]:
 
 
 def _preset(text: str) -> str:
-    known = {**rotary_presets(), **sinusoidal_presets()}
+    known = {**Rotary.presets(), **SinusoidalSpec.presets()}
     if text not in known:
         like = names_like(text, known, cutoff=0.4)
         expected = f"a preset like {', '.join(like)}" if like else "one of --list-presets"
@@ -134,12 +132,12 @@ class _ListPresets(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> None:
         rows = []
         if "rotary" in self.const:
-            for name, facts in rotary_presets().items():
+            for name, facts in Rotary.presets().items():
                 scaling = facts.scaling["rope_type"] if facts.scaling else "no scaling"
                 said = f"rotary, head_dim {facts.head_dim}, base {facts.base:g}, {scaling}"
                 rows.append((name, f"{said}: {facts.source}"))
         if "sinusoidal" in self.const:
-            for name, text in sinusoidal_presets().items():
+            for name, text in SinusoidalSpec.presets().items():
                 rows.append((name, f"sinusoidal, {text}"))
         show_table(("preset", "description"), rows)
         parser.exit()
@@ -206,7 +204,7 @@ def encoding(options: argparse.Namespace, *kinds: str) -> SinusoidalSpec | Rotar
     given = {name: value for name, value in vars(options).items() if name in names}
     rotary = kinds == ("rotary",) or (
         "rotary" in kinds
-        and (given.get("preset") in rotary_presets() or bool({*given} & {*_ROTARY}))
+        and (given.get("preset") in Rotary.presets() or bool({*given} & {*_ROTARY}))
     )
     kind = "rotary" if rotary else "sinusoidal"
     for name in given:
@@ -215,7 +213,7 @@ def encoding(options: argparse.Namespace, *kinds: str) -> SinusoidalSpec | Rotar
                 f"{flag(name)}: does not apply to a {kind} encoding, which other options chose"
             )
     if "preset" in given:
-        known = rotary_presets() if rotary else sinusoidal_presets()
+        known = Rotary.presets() if rotary else SinusoidalSpec.presets()
         if given["preset"] not in known:
             expected = f"a {kind} preset (--list-presets)"
             raise UsageError(f"--preset: expected {expected}, got {given['preset']!r}")
@@ -237,7 +235,7 @@ def _sinusoidal_encoding(given: dict[str, Any], width: int | None) -> Sinusoidal
             f"{flag(other)}: not allowed with --preset; use --set (options: --list-presets)"
         )
     try:
-        spec = SinusoidalSpec.from_preset(name, dim, **values)
+        spec = SinusoidalSpec.preset(name, dim, **values)
     except (ValueError, TypeError) as error:
         fault = fault_of(error)
         if not (values and fault) or fault.argument == "dim":

@@ -32,8 +32,8 @@ import numpy as np
 import numpy.typing as npt
 
 from posenc_native import __version__
-from posenc_native.encodings.rotary.by_tables import rotary_tables
 from posenc_native.encodings.rotary.rotary import Rotary
+from posenc_native.encodings.rotary.tables import rotary_tables
 from posenc_native.encodings.sinusoids.spec import SinusoidalSpec
 
 from . import terminal

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from posenc_native.core.calls.tables import Tables
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 native: ModuleType | None
 try:
     native = importlib.import_module("posenc_native._core")
+    native.use_tables(Tables)
     missing = ""
 except ImportError as error:  # not built, or built for another Python
     native = None

@@ -23,17 +23,17 @@ from posenc_native.core.calls.errors import blame, fault_of
 from posenc_native.core.calls.pairs import (
     FIRST,
     as_operands,
+    as_tables,
     first_given,
     missing_one,
     of_pair,
+    pairs_of,
     positions_in,
     positions_of_each,
-    rows_of_each,
     starts_of_each,
-    tables_of_each,
     to_each,
 )
-from posenc_native.core.calls.rotation import Rotation, TableRotation
+from posenc_native.core.calls.rotation import Rotation, by_tables
 from posenc_native.core.calls.suggestions.hints import hint_at
 
 from . import backend, late
@@ -44,11 +44,11 @@ class Call(NamedTuple):
 
     function: str
     inputs: tuple[Any, ...]  # x; q and k; or q, k and v for an append
-    rotation: Any  # a Rotation or a TableRotation; None for options that were not given
+    rotation: Rotation  # None for options that were not given
     # Memory for the results. For x: None for new memory, or `out`. For others: False for new
     # memory, True for that of the inputs, or a tuple with one element per result.
     to: Any
-    compute: tuple[str, ...] = ()  # for a norm by positions; other rotations include it
+    compute: tuple[str | None, ...] = ()  # of a norm; None stands for that of tables, or float32
     norm: tuple[Any, ...] = ()  # a Norm, if there is one
     cache: tuple[Any, ...] = ()  # the fields of a Cache, for an append
 
@@ -62,9 +62,11 @@ def run(call: Call, contiguous: bool = False) -> Any:
     """The results of a call from the engine for its inputs; contiguous: copy inputs to C order."""
     function, inputs, rotation, to, *of_norm = call  # one by one: _replace takes a microsecond
     try:
-        rope = description_in(rotation.inv_freq) if type(rotation) is Rotation else None
+        rope = description_in(rotation.inv_freq)
         if rope is not None:
             rotation = _described(function, inputs, rotation, rope)
+        elif by_tables(rotation):
+            _check_none_beside_tables(function, rotation, call.compute)
         rotation = _with_defaults(rotation)
         if len(inputs) > 1 and type(to) is not tuple:
             to = bool(to)
@@ -81,10 +83,10 @@ def run(call: Call, contiguous: bool = False) -> Any:
         # len: torch.compile cannot follow bool of a named tuple (torch 2.11).
         rotation = _of_each(function, inputs, rotation, len(call.norm) > 0)
         operations = late.operations_on(inputs[0])
-        if operations is not None and call.norm:
-            compute = call.compute[0] if call.compute else rotation.compute
+        if operations is not None and len(call.norm) > 0:
+            compute = rotation.inv_freq.compute if by_tables(rotation) else call.compute[0]
             return operations.norm_rotary(
-                function, inputs, rotation, compute, call.norm, call.cache, to
+                function, inputs, rotation, compute or "float32", call.norm, call.cache, to
             )
         if operations is not None:
             return getattr(operations, function)(*inputs, rotation, to)
@@ -99,9 +101,7 @@ def run(call: Call, contiguous: bool = False) -> Any:
         operands = {name: x for name, x in zip(names, inputs, strict=False) if x is not None}
         cache = Cache(*call.cache) if call.cache else None
         asked = call.rotation
-        if isinstance(asked, Rotation) and (
-            arguments.is_count(asked.positions) or type(asked.positions) is list
-        ):
+        if arguments.is_count(asked.positions) or type(asked.positions) is list:
             # An int was expanded along an axis that may be the wrong one; a list became an array.
             rotation = rotation._replace(positions=asked.positions)
         hint_at(error, _with_defaults(rotation), cache, **operands)
@@ -109,18 +109,40 @@ def run(call: Call, contiguous: bool = False) -> Any:
 
 
 # Defaults of the options that a description may include.
-_DEFAULTS = {
-    kind: tuple(
-        kind._field_defaults.get(name) if name in ("layout", *DESCRIBED) else None
-        for name in kind._fields
-    )
-    for kind in (Rotation, TableRotation)
-}
+_DEFAULTS = tuple(
+    Rotation._field_defaults.get(name) if name in ("layout", *DESCRIBED) else None
+    for name in Rotation._fields
+)
 
 
-def _with_defaults(rotation: Any) -> Any:
-    defaults = zip(rotation, _DEFAULTS[type(rotation)], strict=True)
-    return rotation._make([default if one is None else one for one, default in defaults])
+def _with_defaults(rotation: Rotation) -> Rotation:
+    options: list[Any] = [
+        default if value is None else value
+        for value, default in zip(rotation, _DEFAULTS, strict=True)
+    ]
+    return Rotation(*options)
+
+
+# Options that tables stand for.
+_OF_TABLES = ("positions", "axis_map", "scale")
+
+
+def _check_none_beside_tables(
+    function: str, rotation: Rotation, compute: tuple[str | None, ...]
+) -> None:
+    given = {name: getattr(rotation, name) for name in _OF_TABLES}
+    if compute:
+        given["compute"] = compute[0]
+    for name, value in given.items():
+        if value is not None and not (name == "scale" and value == 1.0):
+            where = "Tables(cos, sin, compute=...)" if name == "compute" else "the tables"
+            expected = f"None beside Tables: {where} stand for it"
+            arguments.wrong_value(function, name, expected, _shown(value))
+
+
+def _shown(value: Any) -> str:
+    shape = getattr(value, "shape", None)
+    return repr(value) if shape is None else f"{type(value).__name__} {list(shape)}"
 
 
 def _described(function: str, inputs: tuple[Any, ...], rotation: Rotation, rope: Any) -> Rotation:
@@ -152,33 +174,26 @@ def _in_order(function: str, inputs: tuple[Any, ...], to: Any) -> tuple[Any, ...
 def _of_each(function: str, inputs: tuple[Any, ...], rotation: Any, normed: bool) -> Any:
     """The rotation with integer positions expanded, and options for k in their own fields."""
     changes: dict[str, Any] = {}
-    if isinstance(rotation, Rotation):
-        first = rotation.positions
-        if arguments.is_count(first):
-            changes["positions"] = positions_in(function, first, inputs[0], rotation.layout)
-        elif isinstance(first, float):
-            arguments.as_positions(function, first, an_int=FIRST)
-    if len(inputs) > 1 and not normed:
+    first = rotation.positions
+    if arguments.is_count(first):
+        changes["positions"] = positions_in(function, first, inputs[0], rotation.layout)
+    elif isinstance(first, float):
+        arguments.as_positions(function, first, an_int=FIRST)
+    two = len(inputs) > 1 and not normed
+    if by_tables(rotation):
+        changes["inv_freq"] = pairs_of(function, rotation.inv_freq, two)
+    if two:
         q, k = inputs
         if type(rotation.rotary_start) is tuple:
             names = ("rotary_start", "k_start")
             changes.update(zip(names, starts_of_each(function, rotation.rotary_start), strict=True))
-        if isinstance(rotation, Rotation):
-            if type(rotation.positions) is tuple:
-                own = positions_of_each(function, q, k, rotation.positions, rotation.layout)
-                changes.update(zip(("positions", "k_positions"), own, strict=True))
-        elif type(rotation.cos) is tuple or type(rotation.sin) is tuple:
-            cos, sin = tables_of_each(function, q, rotation.cos, rotation.sin)
-            changes.update(zip(("cos", "k_cos", "sin", "k_sin"), (*cos, *sin), strict=True))
-        if isinstance(rotation, TableRotation) and type(rotation.rows) is tuple:
-            own = rows_of_each(function, q, rotation.rows)
-            changes.update(zip(("rows", "k_rows"), own, strict=True))
+        if type(first) is tuple:
+            own = positions_of_each(function, q, k, first, rotation.layout)
+            changes.update(zip(("positions", "k_positions"), own, strict=True))
     return rotation._replace(**changes) if changes else rotation
 
 
 # --- One of q and k
-
-_OF_ONE = {"apply_rotary_qk": "apply_rotary", "apply_rotary_qk_tables": "apply_rotary_tables"}
 
 
 def _alone(call: Call) -> tuple[Any, Any]:
@@ -190,13 +205,11 @@ def _alone(call: Call) -> tuple[Any, Any]:
     i = 1 - missing
     out = to_each(to, inputs)[i]
     start, k_start = starts_of_each(function, rotation.rotary_start)
-    own = {
-        name: of_pair(getattr(rotation, name), i)
-        for name in ("positions", "cos", "sin", "rows")
-        if name in rotation._fields
-    }
+    if by_tables(rotation):
+        rotation = rotation._replace(inv_freq=rotation.inv_freq.of_one(i))
     start = k_start if i == 1 and k_start >= 0 else start
-    one = Call(_OF_ONE[function], (inputs[i],), rotation._replace(rotary_start=start, **own), out)
+    rotation = rotation._replace(rotary_start=start, positions=of_pair(rotation.positions, i))
+    one = Call("apply_rotary", (inputs[i],), rotation, out)
     try:
         result = run(one)
     except (ValueError, TypeError) as error:
@@ -243,13 +256,13 @@ def _normed_alone(call: Call) -> tuple[Any, ...]:
 
 def _by_head(rotation: Any) -> bool:
     """Whether heads have different frequencies or tables."""
-    table = rotation.inv_freq if isinstance(rotation, Rotation) else rotation.cos
-    axes = len(getattr(table, "shape", ()))
-    if isinstance(rotation, Rotation):
-        return axes > 1 and table.shape[-2] != 1
+    tables = rotation.inv_freq
+    if not by_tables(rotation):
+        return len(getattr(tables, "shape", ())) > 1 and tables.shape[-2] != 1
+    axes = len(getattr(tables.cos, "shape", ()))
     if not isinstance(rotation.layout, str):
         return False
-    return axes > 2 + ("b" in rotation.layout) + (rotation.axis_map is not None)
+    return axes > 2 + ("b" in rotation.layout) + (tables.axis_map is not None)
 
 
 def _no_heads(function: str, name: str, x: Any, layout: Any) -> Any:
@@ -277,19 +290,16 @@ def _as_arrays(call: Call) -> Call:
         q, k = as_operands(function, inputs[0], inputs[1], to is True)
         inputs = (q, k, *(arguments.as_operand(function, "v", v) for v in inputs[2:]))
     changes: dict[str, Any] = {}
-    if isinstance(rotation, Rotation):
+    if by_tables(rotation):
+        changes["inv_freq"] = as_tables(function, rotation.inv_freq)
+    else:
         changes["inv_freq"] = arguments.as_frequencies(function, rotation.inv_freq)
         if rotation.positions is not None:
             changes["positions"] = arguments.as_positions(
                 function, rotation.positions, an_int=FIRST
             )
-        names: tuple[str, ...] = ("axis_map",)
-    else:
-        names = ("cos", "sin", "rows", "axis_map")
-    for name in names:
-        given = getattr(rotation, name)
-        if type(given) is not ndarray and (given is not None or name in ("cos", "sin")):
-            changes[name] = arguments.as_array(function, name, given)
+        if rotation.axis_map is not None:
+            changes["axis_map"] = arguments.as_array(function, "axis_map", rotation.axis_map)
     norm: Any = call.norm
     for name in ("q_weight", "k_weight") if norm else ():
         weight = getattr(norm, name)

@@ -14,7 +14,7 @@ In a transformers model, a rotary-embedding module turns position ids into cos a
 (off by up to ``position * 2**-24``: 8e-3 at 128k) and rounds them to the model's dtype. Every
 attention module passes them with q and k to a function of its file, ``apply_rotary_pos_emb``.
 After `patch` the module computes exact cos and sin in float32 (`posenc_native.rotary_tables`), and
-the function calls `posenc_native.apply_rotary_qk_tables`.
+the function calls `posenc_native.apply_rotary_qk`.
 
 Only instances are changed, never a class or a module of transformers. The rotary-embedding module
 gets an instance-level ``forward``. An attention module gets one with the same code but other
@@ -35,7 +35,10 @@ left alone.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from posenc_native.core.calls.optional import absent, install_command
+from posenc_native.core.calls.suggestions.vocabulary import unknown_name
 
 if absent("torch"):
     raise ImportError(
@@ -43,9 +46,14 @@ if absent("torch"):
         + install_command("torch", "transformers")
     )
 
-from .patching import Patch, patch, unpatch
+from .patching import patch, unpatch
 
-__all__ = ["Patch", "patch", "unpatch"]
+__all__ = ["patch", "unpatch"]
+
+if not TYPE_CHECKING:  # it would tell type checkers that every name exists
+
+    def __getattr__(name: str) -> Any:
+        raise unknown_name(__name__, name, __all__)
 
 
 def __dir__() -> list[str]:

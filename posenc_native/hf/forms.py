@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posenc_native.encodings.rotary.by_tables import rotary_tables
+from posenc_native.encodings.rotary.tables import rotary_tables
 
 __all__ = [
     "Columns", "Form", "NotServed", "Orders", "Tables", "match_columns", "packed", "table_dtype",

@@ -46,7 +46,7 @@ def patch(model: Any, *, inplace: bool | None = None, fuse_norm: bool = False) -
 
             False: never.
         fuse_norm: normalize q and k in the pass that rotates them
-            (`posenc_native.norm_rotary_qk_tables`), if an attention applies an RMS norm to them
+            (`posenc_native.norm_rotary_qk`), if an attention applies an RMS norm to them
             before: Qwen3, Gemma 3 and 3n, EXAONE 4, LFM2, GLM-4-MoE; over all heads: OLMo 2 and 3,
             OLMoE, MiniMax-M2. Values are rounded once for both steps, so in half precision they
             differ from the model's in the last bit. For each class, three checks come first: in its

@@ -10,8 +10,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from posenc_native.encodings.rotary.by_tables import rotary_tables
 from posenc_native.encodings.rotary.rotary import Rotary
+from posenc_native.encodings.rotary.tables import rotary_tables
 
 from .forms import Form, NotServed, Tables
 from .functions import PIECES, Replacement, TablesInUse, in_pieces, rotary_function

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from posenc_native.encodings.rotary.by_tables import rotary_tables
+from posenc_native.encodings.rotary.tables import rotary_tables
 
 from .forms import NotServed, match_columns, table_dtype
 from .signatures import title_of

@@ -3,7 +3,7 @@
 A rotary function gets heads and tables of cos and sin, and returns rotated heads. Every dim of its
 result is ``x[a] * cos[.., c] + sign * x[b] * sin[.., d]`` or ``x[a]``. One call with unit vectors
 as heads and whole numbers as tables shows a, b, c, d and sign. Two dims that share their angle
-are a pair; the function is then a rotation of pairs, like `apply_rotary_tables`. This file
+are a pair; the function is then a rotation of pairs, by `Tables`. This file
 contains no name of a model or function.
 """
 
@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from posenc_native.encodings.rotary.by_tables import apply_rotary_qk_tables
-from posenc_native.encodings.rotary.norm import norm_rotary_qk_tables
+from posenc_native.core.calls.tables import Tables
+from posenc_native.encodings.rotary.apply import apply_rotary_qk
+from posenc_native.encodings.rotary.norm import norm_rotary_qk
 
 from .forms import Form, NotServed
 from .normed.norms import PutOff, now, over
@@ -36,7 +37,7 @@ class Rotation:
 
     Attributes:
         order: the angles in the order of the columns that it needs: those of the pairs of a head,
-            in the order of `apply_rotary_tables`.
+            in the order of `Tables`.
         pairing: "half", "interleaved", a block size. None: its dims are not pairs, see `mixed`.
         out_pairing: the pairing of the result: DeepSeek-V3 takes pairs 2i, 2i + 1 and returns them
             as i, i + P.
@@ -134,13 +135,15 @@ class Rotation:
         (q, k), (of_q, of_k) = heads, norms
         start = q.shape[-1] - self.dims if self.part == "trailing" else 0
         if of_q is None:
-            rotated: tuple[Tensor, ...] = apply_rotary_qk_tables(
-                q, k, cos, sin, layout=layout, pairing=self.pairing, rotary_start=start,
-                inverse=self.inverse, out_pairing=self.out_pairing, inplace=inplace,
+            rotated: tuple[Tensor, ...] = apply_rotary_qk(
+                q, k, None, Tables(cos, sin), layout=layout, pairing=self.pairing,
+                rotary_start=start, inverse=self.inverse, out_pairing=self.out_pairing,
+                inplace=inplace,
             )  # fmt: skip
             return rotated
-        normed: tuple[Tensor, ...] = norm_rotary_qk_tables(
-            q, k, cos, -sin if self.inverse else sin, q_weight=of_q.weight,
+        tables = Tables(cos, -sin if self.inverse else sin)
+        normed: tuple[Tensor, ...] = norm_rotary_qk(
+            q, k, None, tables, q_weight=of_q.weight,
             k_weight=None if of_k is None else of_k.weight, eps=of_q.eps, norm_over=over(of_q, q),
             weight_offset=of_q.offset, layout=layout, pairing=self.pairing, rotary_start=start,
             inplace=inplace,

@@ -17,7 +17,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from posenc_native.encodings.rotary.by_tables import rotary_tables
+from posenc_native.encodings.rotary.tables import rotary_tables
 
 from .forms import Form, NotServed, Orders, Tables, match_columns, packed, table_dtype
 from .instances import with_decorators_of

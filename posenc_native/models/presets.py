@@ -79,30 +79,16 @@ class RotaryPreset:
         return facts
 
 
-def rotary_presets() -> Mapping[str, RotaryPreset]:
-    """The published models whose rotary encodings are known by name, and the facts of each.
-
-    Returns:
-        A read-only mapping from name to facts: head_dim, base, pairing, rotary_dim, scaling, mrope,
-        layers (the values that differ by layer type), length, softmax_correction, nope, source.
-
-    Example:
-        >>> facts = rotary_presets()["llama-3.1"]
-        >>> facts.head_dim, facts.base, facts.scaling["factor"]
-        (128, 500000.0, 8.0)
-    """
-    return _presets()
-
-
 def rotary_preset(name: str) -> RotaryPreset:
     """The facts of one model; for an unknown name, a ValueError that lists similar names."""
-    presets = _presets()
-    arguments.check_known_name("Rotary.preset", "name", name, presets, "rotary_presets()")
+    presets = rotary_presets()
+    arguments.check_known_name("Rotary.preset", "name", name, presets, "Rotary.presets()")
     return presets[name]
 
 
 @lru_cache(maxsize=1)
-def _presets() -> Mapping[str, RotaryPreset]:
+def rotary_presets() -> Mapping[str, RotaryPreset]:
+    """The facts of each model by its name, read-only."""
     return MappingProxyType({name: _preset(**row) for name, row in rows("presets").items()})
 
 

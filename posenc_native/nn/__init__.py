@@ -21,7 +21,7 @@ from .learned import LearnedPositionalEncoding, RecurrentPositionalEncoding
 from .norm_rotary import NormRotaryEmbedding
 from .query_terms import RelativePositionalEncoding, ShawRelativePosition
 from .rotary import LearnedRotaryEmbedding, RotaryEmbedding, XPos
-from .selective import SelectiveRotaryEmbedding, SelectiveState
+from .selective import SelectiveRotaryEmbedding
 from .sinusoidal import (
     FourierFeatures,
     SinusoidalEmbedding,
@@ -52,7 +52,6 @@ __all__ = [
     "RotaryEmbedding",
     "Sandwich",
     "SelectiveRotaryEmbedding",
-    "SelectiveState",
     "ShawRelativePosition",
     "SinusoidalEmbedding",
     "SinusoidalPositionalEncoding",

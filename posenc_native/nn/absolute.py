@@ -32,7 +32,7 @@ class PositionalEncoding(Described):
     Args:
         d_model: width of the embeddings.
         dropout: probability of dropout after that.
-        how: as in `posenc_native.combine`: "add" and "multiply" keep ``[..., d_model]``,
+        how: as in `posenc_native.absolute.combine`: "add" and "multiply" keep ``[..., d_model]``,
             "concatenate" makes it wider.
         x_scale: factor of x; "sqrt" is the sqrt(d_model) of the Transformer paper.
         batch_first: x is ``[b, s, d_model]``; otherwise ``[s, b, d_model]``, as in torch's
@@ -142,7 +142,8 @@ class LinearPositionalEncoding(PositionalEncoding):
         learned: the factor is a parameter, one per channel.
 
     Raises:
-        ValueError, TypeError: as in `posenc_native.linear_positions` and `posenc_native.combine`.
+        ValueError, TypeError: as in `posenc_native.absolute.linear_positions` and
+            `posenc_native.absolute.combine`.
 
     Example:
         >>> import torch
@@ -203,8 +204,8 @@ class NormalizedPositionalEncoding(PositionalEncoding):
         dim: number of channels, all equal; a single channel is added to all of x.
 
     Raises:
-        ValueError, TypeError: as in `posenc_native.normalized_positions` and
-            `posenc_native.combine`.
+        ValueError, TypeError: as in `posenc_native.absolute.normalized_positions` and
+            `posenc_native.absolute.combine`.
 
     Source: Liu et al. 2018, "CoordConv", with how "concatenate", low -1 and high 1.
 
@@ -244,8 +245,8 @@ class NormalizedPositionalEncoding(PositionalEncoding):
     ) -> Tensor:
         """The encodings: ``[s, dim]`` for an int s (0 .. s-1), or ``positions.shape + (dim,)``.
 
-        length, mask: as in `posenc_native.normalized_positions`: length an int or numbers ``[b]``,
-            mask bools or integers ``[b, s]``, given instead of positions.
+        length, mask: as in `posenc_native.absolute.normalized_positions`: length an int or numbers
+            ``[b]``, mask bools or integers ``[b, s]``, given instead of positions.
         """
         values: Tensor = normalized_positions(
             positions, length, mask=mask, dtype=dtype, device=device_of(self, device),

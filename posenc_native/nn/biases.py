@@ -164,7 +164,7 @@ class ALiBi(BiasOfHeads):
         self.diagonals(1, 1)  # raises if `symmetric` is not a bool
 
     def reset_parameters(self) -> None:
-        """Reset learned slopes to `posenc_native.alibi_slopes`."""
+        """Reset learned slopes to `posenc_native.relative.alibi_slopes`."""
         if self.slopes is not None:
             slopes = torch.tensor(alibi_slopes(self.num_heads), dtype=torch.float32)
             initialize_heads(self, "slopes", slopes)
@@ -189,7 +189,7 @@ class Kerple(BiasOfHeads):
         causal: True to include the causal mask, as in `ALiBi`: keys after the query are -inf.
 
     Raises:
-        ValueError, TypeError: as in `posenc_native.kerple_diagonals`.
+        ValueError, TypeError: as in `posenc_native.relative.kerple_diagonals`.
 
     Source: Chi et al. 2022, "KERPLE"; parameters are initialized and bounded as in its code.
 
@@ -294,7 +294,7 @@ class T5RelativeBias(TableOfDistances):
     transformers.
 
     Raises:
-        ValueError, TypeError: as in `posenc_native.t5_diagonals`.
+        ValueError, TypeError: as in `posenc_native.relative.t5_diagonals`.
 
     Source: Raffel et al. 2020, "Exploring the Limits of Transfer Learning".
 
@@ -382,7 +382,7 @@ class FIRE(Described):
         ``[B]``.
 
     Raises:
-        ValueError, TypeError: as in `posenc_native.fire_bias`.
+        ValueError, TypeError: as in `posenc_native.relative.fire_bias`.
 
     Source: Li et al. 2024, "Functional Interpolation for Relative Positions Improves Long Context
     Transformers".

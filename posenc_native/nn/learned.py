@@ -33,8 +33,8 @@ class LearnedPositionalEncoding(PositionalEncoding):
         num_positions: the positions 0 .. num_positions - 1 have a vector; others are an error.
         d_model, dropout, how, x_scale, batch_first: as in `PositionalEncoding`; x is
             ``[b, s, d_model]``, of floats.
-        offset, padding_idx: as in `posenc_native.learned_positions`: ints, 2 and 1 in OPT, BART and
-            RoBERTa. The row of padding is initialized to 0.
+        offset, padding_idx: as in `posenc_native.absolute.learned_positions`: ints, 2 and 1 in OPT,
+            BART and RoBERTa. The row of padding is initialized to 0.
         init: initial table: "normal" with standard deviation `std` (BERT and GPT-2: 0.02),
             "truncated_normal" at two standard deviations (ViT), "uniform" in 0 .. 1 (DETR),
             "zeros", or "sinusoidal", the Transformer paper's table.
@@ -44,7 +44,8 @@ class LearnedPositionalEncoding(PositionalEncoding):
     an nn.Embedding.
 
     Raises:
-        ValueError, TypeError: as in `posenc_native.learned_positions` and `posenc_native.combine`.
+        ValueError, TypeError: as in `posenc_native.absolute.learned_positions` and
+            `posenc_native.absolute.combine`.
 
     Source: Gehring et al. 2017, "Convolutional Sequence to Sequence Learning", section 3.1.
 
@@ -115,9 +116,9 @@ class LearnedPositionalEncoding(PositionalEncoding):
     ) -> LearnedPositionalEncoding:
         """A module like this one for another length or grid, with a resampled table.
 
-        size, prefix, options: as in `posenc_native.resample_positions`: size an int, or the ints of
-            a grid; prefix an int. The rows before position 0 and the `prefix` rows after them stay
-            unchanged.
+        size, prefix, options: as in `posenc_native.absolute.resample_positions`: size an int, or
+            the ints of a grid; prefix an int. The rows before position 0 and the `prefix` rows
+            after them stay unchanged.
         """
         weight = resample_positions(
             self.weight.detach(), size, prefix=self.offset + prefix, **options
@@ -147,9 +148,9 @@ _INITIAL_TABLES: dict[str, Callable[[Tensor, LearnedPositionalEncoding], Any]] =
 class RecurrentPositionalEncoding(PositionalEncoding):
     """States of a GRU that runs from position to position without input.
 
-    The states are those of `posenc_native.recurrent_positions`, from a learned start. A linear
-    layer maps them to d_model if their width differs. Lengths are not limited; the quality beyond
-    the trained lengths depends on the task.
+    The states are those of `posenc_native.absolute.recurrent_positions`, from a learned start. A
+    linear layer maps them to d_model if their width differs. Lengths are not limited; the quality
+    beyond the trained lengths depends on the task.
 
     Args:
         d_model, dropout, how, x_scale, batch_first: as in `PositionalEncoding`; x is
@@ -162,10 +163,10 @@ class RecurrentPositionalEncoding(PositionalEncoding):
     with positions runs all steps again.
 
     Raises:
-        ValueError, TypeError: as in `posenc_native.recurrent_positions` and
-            `posenc_native.combine`.
+        ValueError, TypeError: as in `posenc_native.absolute.recurrent_positions` and
+            `posenc_native.absolute.combine`.
 
-    Source: see `posenc_native.recurrent_positions`.
+    Source: see `posenc_native.absolute.recurrent_positions`.
 
     Example:
         >>> import torch

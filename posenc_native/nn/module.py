@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from torch import Tensor, nn
 
 from posenc_native.core.calls import arguments
-from posenc_native.core.calls.reprs import call_arguments
 from posenc_native.core.calls.suggestions.vocabulary import answer_methods, missing_hint
+from posenc_native.core.documents.reprs import call_arguments
 from posenc_native.encodings.relative.heads import shown_heads
 from posenc_native.encodings.rotary.rotary import Rotary
 from posenc_native.encodings.rotary.supports import rotary_in
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from posenc_native.core.calls.kinds import SupportsRotary
+
+
+Init = TypeVar("Init", bound=Callable[..., None])
 
 
 class Module(nn.Module):
@@ -72,8 +75,22 @@ class Rotating(Module):
         return super().apply(fn)
 
 
+def takes_rotation(init: Init) -> Init:
+    """A constructor that passes ``**rotation`` on to a `Rotary`: help() shows what that takes."""
+    signature = inspect.signature(init)
+    own = {
+        name: parameter
+        for name, parameter in signature.parameters.items()
+        if parameter.kind is not parameter.VAR_KEYWORD
+    }
+    shown = {"self": own.pop("self"), **inspect.signature(Rotary).parameters, **own}
+    itself: Any = init
+    itself.__signature__ = signature.replace(parameters=[*shown.values()])
+    return init
+
+
 def rotary_of(
-    function: str, head_dim: int | SupportsRotary, layout: str | None, **options: Any
+    function: str, head_dim: int | SupportsRotary, layout: str | None, options: Mapping[str, Any]
 ) -> Rotary:
     """The `Rotary` of a module's arguments: from the first alone if it is or contains one."""
     rope: Rotary | None = rotary_in(head_dim)
@@ -81,6 +98,8 @@ def rotary_of(
         of_calls = {} if layout is None else {"layout": layout}
         return Rotary(head_dim, **of_calls, **options)  # type: ignore[arg-type]
     defaults = inspect.signature(Rotary).parameters
+    if unknown := {*options} - {*defaults}:
+        raise TypeError(f"{function}: unknown keywords {', '.join(unknown)}")
     given = [
         name
         for name, value in options.items()

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from posenc_native.core.calls import arguments
 from posenc_native.core.calls.norms import NORMS
-from posenc_native.core.calls.reprs import call_arguments
 from posenc_native.core.calls.suggestions.vocabulary import MISSING, refuse, takes_words
+from posenc_native.core.documents.reprs import call_arguments
 
-from .module import positive_size
+from .module import positive_size, takes_rotation
 from .placement import local_heads
 from .rotary import RotatingModule
 
 if TYPE_CHECKING:
-    from posenc_native.core.calls.kinds import Pairing, SupportsRotary
+    from typing_extensions import Unpack
+
+    from posenc_native.core.calls.kinds import SupportsRotary
+    from posenc_native.core.calls.rotation import RotaryArguments
 
     from .rotary import Positions
 
@@ -74,19 +75,12 @@ class NormRotaryEmbedding(RotatingModule):
         torch.Size([8, 128])
     """
 
+    @takes_rotation
     def __init__(
         self,
         head_dim: int | SupportsRotary,
         *,
-        base: float = 10000.0,
-        rotary_dim: int | None = None,
-        pairing: Pairing = "half",
-        scaling: Mapping[str, Any] | None = None,
-        axis_map: npt.ArrayLike | None = None,
-        rotary_start: int = 0,
         layout: str | None = None,
-        inv_freq: npt.ArrayLike | None = None,
-        scale: float | None = None,
         eps: float = 1e-6,
         norm_over: str = "head",
         weight_offset: float = 0.0,
@@ -94,12 +88,9 @@ class NormRotaryEmbedding(RotatingModule):
         heads: int | None = None,
         kv_heads: int | None = None,
         weights: bool = True,
+        **rotation: Unpack[RotaryArguments],
     ) -> None:
-        super().__init__(
-            head_dim, base=base, rotary_dim=rotary_dim, pairing=pairing, scaling=scaling,
-            axis_map=axis_map, rotary_start=rotary_start, layout=layout, inv_freq=inv_freq,
-            scale=scale,
-        )  # fmt: skip
+        super().__init__(head_dim, layout=layout, **rotation)
         function = type(self).__name__
         self.eps: float = arguments.finite_number(function, "eps", eps)
         if self.eps < 0:
@@ -143,13 +134,13 @@ class NormRotaryEmbedding(RotatingModule):
         layout: str | None = None,
         inplace: bool = False,
         contiguous: bool = False,
-        *more: NoReturn,
+        more: NoReturn = MISSING,
         **unknown: NoReturn,
     ) -> tuple[Tensor, Tensor]:
         """Norm and rotate q and k; arguments as in `RotaryEmbedding.forward`."""
-        if more or unknown or k is MISSING:
+        if unknown or k is MISSING or more is not MISSING:
             options = layout, inplace, contiguous
-            refuse(NormRotaryEmbedding.forward, self, q, k, positions, *options, *more, **unknown)
+            refuse(NormRotaryEmbedding.forward, self, q, k, positions, *options, more, **unknown)
         if contiguous:
             function = type(self).__name__
             q = arguments.in_order(function, q, inplace)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -11,23 +11,26 @@ import torch
 from torch import Tensor, nn
 
 from posenc_native.core.calls import arguments
-from posenc_native.core.calls.reprs import call_arguments
+from posenc_native.core.calls.arguments import is_count
+from posenc_native.core.calls.pairs import positions_in
 from posenc_native.core.calls.suggestions.vocabulary import MISSING, refuse, takes_words
 from posenc_native.core.calls.views import check_frequency_axes
+from posenc_native.core.documents.reprs import call_arguments
 from posenc_native.encodings.relative.heads import Heads, heads_of, shown_heads
 from posenc_native.encodings.rotary.apply import apply_rotary_qk
 from posenc_native.encodings.rotary.rotary import Rotary
 from posenc_native.encodings.rotary.supports import rotary_in
-from posenc_native.encodings.rotary.xpos import apply_xpos, xpos_tables
+from posenc_native.encodings.rotary.xpos import xpos_tables
 
 from .initial import initialize_heads
-from .module import Rotating, rotary_of
+from .module import Rotating, rotary_of, takes_rotation
 from .placement import local_heads
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
     from posenc_native.core.calls.kinds import Pairing, SupportsRotary
+    from posenc_native.core.calls.rotation import RotaryArguments
     from posenc_native.encodings.rotary.verbs import BoundRotary
 
     # None for 0 .. s-1, an int p for p .. p + s-1, or the positions of all tokens.
@@ -39,26 +42,16 @@ class RotaryModule(Rotating):
 
     _made_by: tuple[str, str] | None = None  # class method and its arguments, for print(model)
 
+    @takes_rotation
     def __init__(
         self,
         head_dim: int | SupportsRotary,
         *,
-        base: float = 10000.0,
-        rotary_dim: int | None = None,
-        pairing: Pairing = "half",
-        scaling: Mapping[str, Any] | None = None,
-        axis_map: npt.ArrayLike | None = None,
-        rotary_start: int = 0,
         layout: str | None = None,
-        inv_freq: npt.ArrayLike | None = None,
-        scale: float | None = None,
+        **rotation: Unpack[RotaryArguments],
     ) -> None:
         super().__init__()
-        self.rope: Rotary = rotary_of(
-            type(self).__name__, head_dim, layout, base=base, rotary_dim=rotary_dim,
-            pairing=pairing, scaling=scaling, axis_map=axis_map, rotary_start=rotary_start,
-            inv_freq=inv_freq, scale=scale,
-        )  # fmt: skip
+        self.rope: Rotary = rotary_of(type(self).__name__, head_dim, layout, rotation)
 
     @classmethod
     def from_config(
@@ -92,7 +85,7 @@ class RotaryModule(Rotating):
     def preset(
         cls, name: str, layer_type: str | None = None, *, seq_len: int | None = None, **options: Any
     ) -> Self:
-        """The rotation of a published model, by name; `posenc_native.rotary_presets` lists them.
+        """The rotation of a published model, by name; `posenc_native.Rotary.presets` lists them.
 
         Args:
             name, layer_type, seq_len: as in `posenc_native.Rotary.preset`.
@@ -219,7 +212,7 @@ class RotaryEmbedding(RotatingModule):
         layout: str | None = None,
         inplace: bool = False,
         contiguous: bool = False,
-        *more: NoReturn,
+        more: NoReturn = MISSING,
         **unknown: NoReturn,
     ) -> tuple[Tensor, Tensor]:
         """Rotate q and k.
@@ -230,9 +223,9 @@ class RotaryEmbedding(RotatingModule):
             layout: default the layout of the module.
             inplace, contiguous: as in `posenc_native.apply_rotary_qk`.
         """
-        if more or unknown or k is MISSING:
+        if unknown or k is MISSING or more is not MISSING:
             options = layout, inplace, contiguous
-            refuse(RotaryEmbedding.forward, self, q, k, positions, *options, *more, **unknown)
+            refuse(RotaryEmbedding.forward, self, q, k, positions, *options, more, **unknown)
         other: Any = k  # for type checkers, results are tensors, as with other modules
         # The method itself, since calling the object takes twice as long.
         return self.rope.__call__(
@@ -407,15 +400,16 @@ class XPos(RotaryModule):
     Args:
         head_dim, base, rotary_dim, pairing, scaling, rotary_start, inv_freq, scale: as in
             `RotaryEmbedding`, for one position axis; the paper's code uses pairing "interleaved".
-        center, scale_base, gamma: as in `posenc_native.xpos_tables`. If `center` is a number, keys
-            that were rotated once can be cached.
+        center, scale_base, gamma: as in `posenc_native.rotary.xpos_tables`. If `center` is a
+            number, keys that were rotated once can be cached.
 
     Shape:
         q, k in the layout; they may differ in heads and in length. positions, k_positions None for
         0 .. s-1, ``[s]`` or ``[b, s]``.
 
     Raises:
-        ValueError, TypeError: as in `posenc_native.apply_xpos`.
+        ValueError, TypeError: as in `posenc_native.rotary.xpos_tables` and
+            `posenc_native.apply_rotary_qk`.
 
     Source: Sun et al. 2022, "A Length-Extrapolatable Transformer".
 
@@ -428,26 +422,18 @@ class XPos(RotaryModule):
         torch.Size([1, 2, 1, 64])
     """
 
+    @takes_rotation
     def __init__(
         self,
         head_dim: int | SupportsRotary,
         *,
-        base: float = 10000.0,
-        rotary_dim: int | None = None,
-        pairing: Pairing = "half",
-        scaling: Mapping[str, Any] | None = None,
-        rotary_start: int = 0,
         layout: str | None = None,
-        inv_freq: npt.ArrayLike | None = None,
-        scale: float | None = None,
         center: float | str = 0.0,
         scale_base: float = 512.0,
         gamma: float = 0.4,
+        **rotation: Unpack[RotaryArguments],
     ) -> None:
-        super().__init__(
-            head_dim, base=base, rotary_dim=rotary_dim, pairing=pairing, scaling=scaling,
-            rotary_start=rotary_start, layout=layout, inv_freq=inv_freq, scale=scale,
-        )  # fmt: skip
+        super().__init__(head_dim, layout=layout, **rotation)
         if self.rope.axis_map is not None:
             arguments.wrong_value("XPos", "axis_map", "None, for one axis", "several axes")
         self.decay: dict[str, Any] = {"center": center, "scale_base": scale_base, "gamma": gamma}
@@ -464,14 +450,24 @@ class XPos(RotaryModule):
         *,
         k_positions: Positions = None,
     ) -> tuple[Tensor, Tensor]:
-        """Rotate and scale q and k; k_positions None for those of q."""
-        if contiguous:
-            q, k = (arguments.in_order("XPos", x, inplace) for x in (q, k))
+        """Rotate and scale q and k; k_positions None for those of q, or for 0 .. s-1 if these are.
+
+        With `center` "length", half the number of keys.
+        """
         rope = self.rope
         rope._check_width("XPos", "q", q)
-        return apply_xpos(
-            q, k, positions, rope, k_positions=k_positions, layout=layout, inplace=inplace,
-            **self.decay,
+        layout = rope.layout if layout is None else layout
+        given: tuple[Any, Any] = positions, positions if k_positions is None else k_positions
+        own = [
+            positions_in("XPos", at or 0, x, layout) if at is None or is_count(at) else at
+            for at, x in zip(given, (q, k), strict=True)
+        ]
+        same = k_positions is None and (positions is not None or own[0].shape == own[1].shape)
+        dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+        tables = xpos_tables(own[0] if same else tuple(own), rope, dtype=dtype, **self.decay)
+        return apply_rotary_qk(
+            q, k, None, tables, layout=layout, pairing=rope.pairing,
+            rotary_start=rope.rotary_start, inplace=inplace, contiguous=contiguous,
         )  # fmt: skip
 
     def extra_repr(self) -> str:

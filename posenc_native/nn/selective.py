@@ -109,12 +109,12 @@ class SelectiveRotaryEmbedding(Described):
         >>> import torch
         >>> from posenc_native import nn as pnn
         >>> rotate = pnn.SelectiveRotaryEmbedding(16, 64, heads=2)
-        >>> tokens, q, k = torch.randn(1, 5, 64), torch.randn(1, 5, 4, 16), torch.randn(1, 5, 2, 16)
+        >>> tokens, q, k = torch.randn(1, 5, 64), torch.randn(1, 4, 5, 16), torch.randn(1, 2, 5, 16)
         >>> rotated_q, rotated_k, state = rotate(q, k, tokens)
         >>> state.phases.shape
         torch.Size([1, 2, 8])
         >>> step = torch.randn(1, 1, 64)  # the next token goes on from the state
-        >>> next_q, _, state = rotate(torch.randn(1, 1, 4, 16), None, step, state)
+        >>> next_q, _, state = rotate(torch.randn(1, 4, 1, 16), None, step, state)
 
     Source: Movahedi et al., "Selective Rotary Position Embedding", ICLR 2026, arXiv:2511.17388.
     """
@@ -136,7 +136,7 @@ class SelectiveRotaryEmbedding(Described):
         base: float = 500000.0,
         largest: float = 1.0,
         learned_temperature: bool = False,
-        layout: str = "bshd",
+        layout: str = "bhsd",
         pairing: Pairing = "half",
     ) -> None:
         super().__init__()

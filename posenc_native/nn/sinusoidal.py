@@ -35,7 +35,8 @@ class SinusoidalPositionalEncoding(PositionalEncoding):
             ``alpha=d_model**-0.5`` the ScaledSinusoidalEmbedding of x-transformers).
 
     Raises:
-        ValueError, TypeError: as in `posenc_native.add_sinusoidal` and `posenc_native.combine`.
+        ValueError, TypeError: as in `posenc_native.add_sinusoidal` and
+            `posenc_native.absolute.combine`.
 
     Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.5.
 
@@ -126,8 +127,8 @@ class SinusoidalEmbedding(Described):
 
     Args:
         dim: width of the embedding.
-        preset: one of `posenc_native.sinusoidal_presets`, or a `posenc_native.SinusoidalSpec` of
-            this dim.
+        preset: one of `posenc_native.SinusoidalSpec.presets`, or a `posenc_native.SinusoidalSpec`
+            of this dim.
         channels_first: the columns come before the axes of the grid: ``[b, dim, h, w]``.
         learned_scale: initial value of a parameter ``[1]`` that multiplies the table.
         options: options of the preset.
@@ -137,7 +138,7 @@ class SinusoidalEmbedding(Described):
         for A coordinates, a shape, or a mask; the result is ``[..., dim]``.
 
     Raises:
-        ValueError, TypeError: as in `posenc_native.sinusoidal_preset`.
+        ValueError, TypeError: as in `posenc_native.SinusoidalSpec.preset`.
 
     Example:
         >>> import torch
@@ -167,7 +168,7 @@ class SinusoidalEmbedding(Described):
                 arguments.wrong_value(function, "dim", expected, (dim, options))
             self.spec: SinusoidalSpec = preset
         else:
-            self.spec = SinusoidalSpec.from_preset(preset, dim, **options)
+            self.spec = SinusoidalSpec.preset(preset, dim, **options)
         self.channels_first = channels_first
         self.scale: nn.Parameter | None = None
         self.learned_scale = learned_scale

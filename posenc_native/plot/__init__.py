@@ -4,7 +4,7 @@
     pn.plot.waves(pn.SinusoidalSpec(512, layout="sin_cos"), 4096)
     pn.plot.clock(128)
     pn.plot.similarity(pn.Rotary(128))
-    pn.plot.bias(pn.alibi_diagonals(8, 64, 64), q_len=64, k_len=64, name="ALiBi")
+    pn.plot.bias(pn.relative.alibi_diagonals(8, 64, 64), q_len=64, k_len=64, name="ALiBi")
     pn.plot.rotation(pn.Rotary(128))
     pn.plot.frequencies(pn.Rotary.preset("llama-3.1"))
     pn.plot.compare("path/to/model", "model.gguf")

@@ -69,7 +69,7 @@ def bias(
 
     Example:
         >>> import posenc_native as pn
-        >>> diagonals = pn.alibi_diagonals(8, 64, 64)
+        >>> diagonals = pn.relative.alibi_diagonals(8, 64, 64)
         >>> matrix, lines = pn.plot.bias(diagonals, q_len=64, k_len=64, name="ALiBi")
         >>> matrix.get_title(loc="left").splitlines()
         ['ALiBi', 'head 0 of 8, 64 queries × 64 keys']

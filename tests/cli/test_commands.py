@@ -293,7 +293,7 @@ def test_errors_of_our_own_making_are_not_swallowed(monkeypatch: pytest.MonkeyPa
     def broken(**_: object) -> None:
         raise ValueError("something else")
 
-    monkeypatch.setattr(pn.configuration, "configuration", broken)
+    monkeypatch.setattr(pn.engines.configuration, "configuration", broken)
     with pytest.raises(ValueError, match="something else"):
         cli.main(["info"])
 

@@ -143,13 +143,13 @@ def test_one_way_to_norm_is_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None
     # One native call for a layer cannot be counted.
     monkeypatch.setattr(functions, "settled_rotations", lambda *_arguments, **_options: ())
     calls = []
-    original = rotation.norm_rotary_qk_tables
+    original = rotation.norm_rotary_qk
 
     def counted(*arguments: Any, **options: Any) -> Any:
         calls.append(options)
         return original(*arguments, **options)
 
-    monkeypatch.setattr(rotation, "norm_rotary_qk_tables", counted)
+    monkeypatch.setattr(rotation, "norm_rotary_qk", counted)
     results, passes = [], []
     for model in models.ways_to_norm():
         calls.clear()

@@ -90,7 +90,9 @@ SAME: dict[str, tuple[str, Callable[[Any], Any]]] = {
     ),
     "bias": (
         "bias",
-        lambda plot: plot.bias(pn.alibi_diagonals(8, 64, 64), q_len=64, k_len=64, name="ALiBi"),
+        lambda plot: plot.bias(
+            pn.relative.alibi_diagonals(8, 64, 64), q_len=64, k_len=64, name="ALiBi"
+        ),
     ),
     "bias, options": (
         (
@@ -98,8 +100,8 @@ SAME: dict[str, tuple[str, Callable[[Any], Any]]] = {
             "--cmap BrBG --heads 0,1"
         ),
         lambda plot: plot.bias(
-            pn.t5_diagonals(np.load("table.npy"), 4, 9, q_offset=5), q_len=4, k_len=9, q_offset=5,
-            head=1, heads=[0, 1], name="x", cmap="BrBG",
+            pn.relative.t5_diagonals(np.load("table.npy"), 4, 9, q_offset=5),
+            q_len=4, k_len=9, q_offset=5, head=1, heads=[0, 1], name="x", cmap="BrBG",
         ),
     ),
     "rotation": ("rotation", lambda plot: plot.rotation(pn.Rotary(128))),

@@ -127,19 +127,22 @@ def test_safetensors(dtype: str) -> None:
 @pytest.mark.usefixtures("model")
 def test_tables_of_presets(capsys: pytest.CaptureFixture[str]) -> None:
     written("sinusoidal --preset whisper --dim 16 --positions 20", "w.npy")
-    assert np.array_equal(np.load("w.npy"), pn.sinusoidal_preset("whisper", 20, 16))
+    assert np.array_equal(np.load("w.npy"), pn.SinusoidalSpec.preset("whisper", 16)(20))
     # An int is what the project makes of it: here it counts down.
     written("sinusoidal --preset transformer_xl --dim 6 --positions 4", "x.npy")
-    assert np.array_equal(np.load("x.npy"), pn.sinusoidal_preset("transformer_xl", 4, 6))
+    assert np.array_equal(np.load("x.npy"), pn.SinusoidalSpec.preset("transformer_xl", 6)(4))
     written("sinusoidal --preset whisper --set max_timescale=100 --dim 8 --positions 3", "m.npy")
-    expected = pn.sinusoidal_preset("whisper", 3, 8, max_timescale=100)
+    expected = pn.SinusoidalSpec.preset("whisper", 8, max_timescale=100)(3)
     assert np.array_equal(np.load("m.npy"), expected)
     # Several axes: the same position on each.
     written("rotary --preset qwen2-vl --positions 5", "q.npy")
     rope = pn.Rotary.preset("qwen2-vl")
     assert np.array_equal(np.load("q.npy"), rope.tables(np.stack([np.arange(5)] * 3)))
     capsys.readouterr()
-    for kind, names in (("sinusoidal", pn.sinusoidal_presets()), ("rotary", pn.rotary_presets())):
+    for kind, names in (
+        ("sinusoidal", pn.SinusoidalSpec.presets()),
+        ("rotary", pn.Rotary.presets()),
+    ):
         assert cli.main(["table", kind, "--list-presets"]) == 0
         listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
         assert listed == [*names]

@@ -56,7 +56,7 @@ def inputs(*leading: int) -> list[Any]:
 def results(given: list[Any], **options: Any) -> list[Any]:
     """q, k and the state, then the gradients of q, k and steps."""
     leaves = [x.detach().requires_grad_() for x in given[:3]]
-    *rotated, state = pn.selective_rotary_qk(*leaves, **options)
+    *rotated, state = pn.selective_rotary_qk(*leaves, **{"layout": "bshd", **options})
     return [*rotated, state, *torch.autograd.grad(rotated, leaves, given[3:])]
 
 
@@ -75,7 +75,7 @@ def differing(found: list[Any], expected: list[Any]) -> list[str]:
 
 def in_order(order: Any, packed: bool) -> list[str]:
     rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    part = pn.ContextParallel(rank, ranks, order)
+    part = pn.positions.ContextParallel(rank, ranks, order)
     options: dict[str, Any] = {"layout": "bshd", "state": torch.arange(B * K * P).view(B, K, P)}
     given, axis, own = inputs(B, S), 1, part.positions(S, device="cpu")
     if packed:
@@ -92,10 +92,10 @@ def in_order(order: Any, packed: bool) -> list[str]:
     local = [x.to_local() for x in found]
     theirs = [x if i == 2 else x.index_select(axis, own) for i, x in enumerate(expected)]
     wrong = differing(local, theirs)
-    steps = pn.accumulated_phases(
+    steps = pn.selective.accumulated_phases(
         cut[2], axis=axis, order=order, state=options["state"], starts=options.get("starts")
     )
-    whole = pn.accumulated_phases(
+    whole = pn.selective.accumulated_phases(
         given[2], axis=axis, state=options["state"], starts=options.get("starts")
     )
     if not torch.equal(steps.to_local(), whole.index_select(axis, own)):
@@ -121,7 +121,7 @@ def sent(cuts: dict[str, Any], shape: tuple[int, ...]) -> list[Any]:
     given = inputs(B, S)
     cut = [distribute_tensor(x, devices, placements) for x in given]
     with Sent() as forwards:
-        pn.selective_rotary_qk(*cut[:3])
+        pn.selective_rotary_qk(*cut[:3], layout="bshd")
     with Sent() as both:
         found = results(cut)
     wrong = differing([x.full_tensor() for x in found], results(given))
@@ -160,10 +160,10 @@ def chunked() -> bool:
     given = inputs(B, S)[:3]
     cut = [distribute_tensor(x, mesh(), [Shard(1)]) for x in given]
     whole = [distribute_tensor(x, mesh(), [Replicate()]) for x in given]
-    _, _, state = pn.selective_rotary_qk(*cut)
-    ours = pn.selective_rotary_qk(*(x[:, :1] for x in whole), state=state)
-    _, _, plain = pn.selective_rotary_qk(*given)
-    theirs = pn.selective_rotary_qk(*(x[:, :1] for x in given), state=plain)
+    _, _, state = pn.selective_rotary_qk(*cut, layout="bshd")
+    ours = pn.selective_rotary_qk(*(x[:, :1] for x in whole), state=state, layout="bshd")
+    _, _, plain = pn.selective_rotary_qk(*given, layout="bshd")
+    theirs = pn.selective_rotary_qk(*(x[:, :1] for x in given), state=plain, layout="bshd")
     return all(torch.equal(x.full_tensor(), y) for x, y in zip(ours, theirs, strict=True))
 
 
@@ -180,7 +180,7 @@ def unseen() -> list[Any]:
     with mock.patch.object(phases, "readable", return_value=False), \
             mock.patch.object(arrays, "readable", return_value=False), \
             mock.patch.object(operators, "_takes", return_value=False):  # fmt: skip
-        rotated = pn.selective_rotary_qk(cut[0], None, cut[1])[0]
+        rotated = pn.selective_rotary_qk(cut[0], None, cut[1], layout="bshd")[0]
     return rotated.full_tensor().isnan().any(-1)[0].tolist()  # type: ignore[no-any-return]
 
 
@@ -194,7 +194,7 @@ def test_a_step_that_is_no_angle_is_seen_by_later_ranks() -> None:
 def places() -> list[str]:
     """What is not as in one process: q along tokens, k along heads or plain, written anywhere."""
     q, k, steps = inputs(B, S)[:3]
-    expected = pn.selective_rotary_qk(q, k, steps)
+    expected = pn.selective_rotary_qk(q, k, steps, layout="bshd")
     wrong = []
     for name in ("k by heads", "k plain", "k alone"):
         for way in ("new", "inplace", "out", "followed"):
@@ -207,7 +207,7 @@ def places() -> list[str]:
             more: dict[str, Any] = {"inplace": way in ("inplace", "followed")}
             if way == "out" and name != "k plain":
                 more = {"out": tuple(None if x is None else torch.empty_like(x) for x in given)}
-            found = pn.selective_rotary_qk(*given, steps, **more)
+            found = pn.selective_rotary_qk(*given, steps, **{"layout": "bshd", **more})
             written = more.get("out", given if more.get("inplace") else None)
             for i, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
                 if ours is None:
@@ -298,7 +298,7 @@ def error(name: str) -> str:
     before = [call[n].clone() for n in "qk"]
     q, k, steps = (call.pop(n) for n in ("q", "k", "steps"))
     try:
-        pn.selective_rotary_qk(q, k, steps, **call)
+        pn.selective_rotary_qk(q, k, steps, **{"layout": "bshd", **call})
     except (ValueError, TypeError) as wrong:
         now = [x.detach() for x in (q, k)]
         same = all(torch.equal(as_plain(x), as_plain(y)) for x, y in zip(now, before, strict=True))

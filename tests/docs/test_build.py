@@ -21,7 +21,7 @@ for needed in ("sphinx", "myst_parser", "furo"):
 REFERENCE = """\
 # Reference
 
-```{reference} posenc_native
+```{reference} posenc_native.sinusoids
 frequencies
 wavelengths
 ```
@@ -67,7 +67,8 @@ def build_again(folder: Path) -> tuple[int, str]:
 IN_ORDER = """\
 # Page
 
-See [the reference](reference.md), `pn.wavelengths`, {py:func}`posenc_native.wavelengths`, $x^2$.
+See [the reference](reference.md), `pn.sinusoids.wavelengths`,
+{py:func}`posenc_native.sinusoids.wavelengths`, $x^2$.
 And [a file](../FILE.md).
 
 <img src="line.png" width="100" alt="A line from 0 to 1.">
@@ -118,7 +119,7 @@ def mistaken(folder: Path) -> tuple[int, str]:
 def test_a_page_in_order_is_built_and_not_named(mistaken: tuple[int, str], folder: Path) -> None:
     assert "in-order.md" not in mistaken[1]
     html = (folder / "html" / "in-order.html").read_text(encoding="utf-8")
-    assert html.count('href="reference.html#posenc_native.wavelengths"') == 2
+    assert html.count('href="reference.html#posenc_native.sinusoids.wavelengths"') == 2
     assert 'href="shown.html"' in html
     (picture,) = re.findall(r'<img alt="A line from 0 to 1." src="([^"]+)"', html)
     assert (folder / "html" / picture).stat().st_size > 1000

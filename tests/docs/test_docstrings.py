@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import operator
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,8 @@ WITH_EXAMPLES = sorted(
 
 def test_examples_are_found():
     assert {
-        "sinusoids.tables", "rotary.rotary", "spectra.frequencies", "engines.backend", "nn.biases",
-        "plot.tables",
+        "encodings.sinusoids.tables", "encodings.rotary.rotary", "core.frequencies.frequencies",
+        "core.calls.tables", "engines.backend", "nn.biases", "plot.tables",
     } <= set(WITH_EXAMPLES)  # fmt: skip
 
 
@@ -34,7 +35,7 @@ def test_examples(name, request):
         pytest.importorskip("torch")
     if name.startswith("plot."):
         request.getfixturevalue("figures")
-    if NATIVE is None and name in ("engines.backend", "rotary.apply"):
+    if NATIVE is None and name in ("engines.backend", "encodings.rotary.apply"):
         pytest.skip("the examples show the native module")
     module = importlib.import_module(f"posenc_native.{name}")
     with computing("reference" if NATIVE is None else "native"):
@@ -43,8 +44,23 @@ def test_examples(name, request):
     assert results.failed == 0  # what differs is in the captured output
 
 
-@pytest.mark.parametrize("name", sorted(set(pn.__all__) - {"flex", "hf", "nn", "plot"}))
+NAMESPACES = (
+    "absolute",
+    "checkpoints",
+    "positions",
+    "relative",
+    "rotary",
+    "selective",
+    "sinusoids",
+)
+PUBLIC = sorted(
+    [name for name in pn.__all__ if name not in (*NAMESPACES, "flex", "hf", "nn", "plot")]
+    + [f"{module}.{name}" for module in NAMESPACES for name in getattr(pn, module).__all__]
+)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
 def test_every_public_name_has_an_example(name):
-    text = getattr(pn, name).__doc__
+    text = operator.attrgetter(name)(pn).__doc__
     assert "Example" in text
     assert ">>>" in text

@@ -21,11 +21,12 @@ import numpy as np
 import pytest
 from oracle import DTYPES, assert_same_bits
 from places import CSRC
+from rotating import turned_by
 from rotations import frequencies
 from targets import CUDA_ON_HOST, NEEDS_CUDA_ON_HOST
 
 from posenc_native.core.calls.norms import Norm
-from posenc_native.core.calls.rotation import Rotation, TableRotation
+from posenc_native.core.calls.rotation import Rotation
 
 pytestmark = NEEDS_CUDA_ON_HOST
 
@@ -154,7 +155,7 @@ def test_rotations_in_any_order(dim, start, pairs, pairing, dtype):
     cos, sin = (function(np.arange(9)[:, None] * inv_freq) for function in (np.cos, np.sin))
     options = {"layout": "bshd", "pairing": pairing, "rotary_start": start}
     angles = Rotation(None, inv_freq, **options)
-    tables = TableRotation(cos, sin, **options, compute="as_written")
+    tables = turned_by(cos, sin, **options, compute="as_written")
     rearranged = angles._replace(out_pairing="interleaved" if pairing == "half" else "half")
 
     def rotate(name: str, given: tuple[Any, ...], inplace: bool) -> list[np.ndarray]:
@@ -165,7 +166,7 @@ def test_rotations_in_any_order(dim, start, pairs, pairing, dtype):
     for inplace in (False, True):
         assert_order_does_not_matter(lambda i=inplace: rotate("apply_rotary_qk", angles, i))
         assert_order_does_not_matter(lambda i=inplace: rotate("apply_rotary_qk", rearranged, i))
-        assert_order_does_not_matter(lambda i=inplace: rotate("apply_rotary_qk_tables", tables, i))
+        assert_order_does_not_matter(lambda i=inplace: rotate("apply_rotary_qk", tables, i))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

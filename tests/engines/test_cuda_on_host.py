@@ -26,11 +26,12 @@ from hypothesis import strategies as st
 from matrices import pairwise
 from oracle import DTYPES, assert_close, assert_same_bits
 from places import CSRC
+from rotating import turned_by
 from rotations import frequencies
 from targets import CUDA_ON_HOST, NATIVE, NEEDS_CUDA_ON_HOST, NEEDS_NATIVE, TARGETS
 
 from posenc_native.core.calls.norms import Norm
-from posenc_native.core.calls.rotation import Rotation, TableRotation
+from posenc_native.core.calls.rotation import Rotation
 
 pytestmark = [NEEDS_NATIVE, NEEDS_CUDA_ON_HOST]
 FUSED = [target for target in TARGETS if target not in ("SSE2", "SSSE3", "SSE4")]
@@ -80,10 +81,12 @@ def assert_rotations_agree(
         for dtype in (np.float16, np.float32, np.float64):
             cos, sin = NATIVE.rotary_tables(positions, inv_freq, axis_map, scale, np.dtype(dtype))
             for compute in ("float32", "as_written"):
-                tables = (cos, sin, layout, pairing, start, inverse, compute)
-                assert_agree("apply_rotary_tables", q, *tables, None)
+                tables = turned_by(
+                    cos, sin, layout, pairing, start, inverse=inverse, compute=compute
+                )
+                assert_agree("apply_rotary", q, *tables, None)
                 for inplace in (False, True):
-                    assert_agree("apply_rotary_qk_tables", q, k, *tables, inplace)
+                    assert_agree("apply_rotary_qk", q, k, *tables, inplace)
 
 
 @pairwise(
@@ -333,11 +336,11 @@ def test_a_warp_for_each_token(as_before, shape, dtype, layout, heads, tokens, n
         positions, frequencies(pairs), layout, pairing, scale=0.5, inverse=bool(seed)
     )
     cos, sin = NATIVE.rotary_tables(positions, frequencies(pairs), None, 1.0, np.dtype(np.float32))
-    tables = TableRotation(cos, sin, layout, pairing, compute="as_written")
+    tables = turned_by(cos, sin, layout, pairing, compute="as_written")
     if norm.norm:
         for inplace in (False, True):
             assert_agree("norm_rotary_qk", q, k, *rotation, "float32", *norm, inplace)
-        assert_agree("norm_rotary_qk_tables", q, k, *tables, *norm, False)
+        assert_agree("norm_rotary_qk", q, k, *tables, None, *norm, False)
     slots = np.random.default_rng(3).permutation(tokens + 3)[:tokens]
     slots[tokens // 2] = -1
     if heads[1]:

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 import torch_cases  # noqa: E402
 from rotary_gradients import rotary_backward  # noqa: E402
-from rotating import computing  # noqa: E402
+from rotating import computing, public  # noqa: E402
 
 X, Q, K = np.ones((2, 3, 5, 8), np.float32), np.ones((2, 4, 5, 8)), np.ones((2, 2, 5, 8))
 NONE = np.zeros(0)
@@ -38,7 +38,7 @@ CALLS = {
     "no dims": (pn.apply_rotary, X[..., :0], None, NONE),
     "q and k [0]": (pn.apply_rotary_qk, Q, K, None, NONE),
     "q and k without heads": (pn.apply_rotary_qk, Q[:, :0], K[:, :0], None, zeros(0, 2)),
-    "tables of no pairs": (pn.apply_rotary_tables, X, zeros(5, 0), zeros(5, 0)),
+    "tables of no pairs": (public("apply_rotary by tables"), X, zeros(5, 0), zeros(5, 0)),
     "a table of no dims": (pn.sinusoidal, np.arange(3), 0),
     "a table of no rows": (pn.sinusoidal, zeros(2, 0), 8),
     "a table at an empty list": (pn.sinusoidal, [], 8),

@@ -59,10 +59,10 @@ def test_an_empty_axis_of_tensors(native, name, letter):
 def test_tables_of_no_pairs_may_have_no_axes(backend):
     x, axes = np.ones((1, 4, 2), np.float32), np.zeros(0, np.int32)
     cos, two = np.ones((0, 4, 0), np.float32), np.ones((2, 4, 0), np.float32)
-    options = {"layout": "hsd", "axis_map": axes}
-    np.testing.assert_array_equal(pn.apply_rotary_tables(x, cos, cos, **options), x)
+    of_none = pn.Tables(cos, cos, axis_map=axes)
+    np.testing.assert_array_equal(pn.apply_rotary(x, None, of_none, layout="hsd"), x)
     with pytest.raises(ValueError, match="sin"):
-        pn.apply_rotary_tables(x, cos, two, **options)
+        pn.apply_rotary(x, None, of_none._replace(sin=two), layout="hsd")
 
 
 @NEEDS_NATIVE

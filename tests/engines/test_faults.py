@@ -158,7 +158,7 @@ def limit(kind, value):
 def used():  # bytes of addresses
     return status("VmSize") * 1024
 
-for name in pn._MODULES:
+for name in pn.__all__:
     getattr(pn, name)  # a function is imported when it is first asked for
 # Room for each thread's first words: where not a page is left, the C library ends a process whose
 # thread throws for the first time.
@@ -166,7 +166,7 @@ PAGES = 64 * resource.getpagesize()
 AS = resource.RLIMIT_AS
 hard = resource.getrlimit(AS)[1]
 native = pn.engines.backend.native
-inv_freq = pn.rotary_frequencies(64)[0]
+inv_freq = pn.rotary.rotary_frequencies(64)[0]
 x = np.ones((1, 2, 5000, 64), np.float32)
 calls = {
     "sinusoidal": lambda out: pn.sinusoidal(10000, 64, out=out),
@@ -411,7 +411,7 @@ def test_a_stack_of_512_kib_is_enough():
         STATUS
         + """
 dtypes = np.float16, np.float32, np.float64
-inv_freq = pn.rotary_frequencies(64)[0]
+inv_freq = pn.rotary.rotary_frequencies(64)[0]
 errors = []
 
 def every_kernel(dtype):
@@ -425,7 +425,7 @@ def every_kernel(dtype):
     pn.toeplitz_bias(diagonals, 300, 3000)
     pn.add_toeplitz_bias(scores, diagonals)
     pn.diagonal_sums(scores)
-    index = pn.clipped_index(300, 3000, 8, q_offset=0)
+    index = pn.relative.clipped_index(300, 3000, 8, q_offset=0)
     pn.relative_gather(pn.relative_scatter(scores, index, 17), index, 3000)
 
 def work():

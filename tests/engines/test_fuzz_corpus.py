@@ -34,7 +34,14 @@ def test_the_corpus_finds_nothing():
     assert " 0 findings" in done.stdout
 
 
-@pytest.mark.parametrize(("seed", "call"), [("38", "pn.apply_rotary("), ("27", "\nbound_steps(")])
+@pytest.mark.parametrize(
+    ("seed", "call"),
+    [
+        ("105", "pn.apply_rotary("),
+        ("60", "positions=None, inv_freq=pn.Tables(cos=cos, sin=sin)"),
+        ("19", "\nbound_steps("),
+    ],
+)
 def test_a_case_is_printed_as_python_that_runs(seed, call):
     done = fuzz("--show", seed)
     assert done.returncode == 0, done.stderr

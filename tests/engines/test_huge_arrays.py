@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.usefixtures("native", "threads"),
 ]
 
-INV_FREQ = pn.rotary_frequencies(16)[0]
+INV_FREQ = pn.rotary.rotary_frequencies(16)[0]
 
 
 # --- Rows far apart
@@ -106,14 +106,14 @@ def test_far_rows_of_rotations(far, axis, pairing):
     same_as_near(rotate, *(far(shape, at) for at in (axis, 0, axis, 1)))
     x = far(shape, axis)
     cos, sin = pn.rotary_tables(5, INV_FREQ, dtype=x.dtype)
-    same_as_near(lambda x: pn.apply_rotary_tables(x, cos, sin, pairing=pairing, out=x), x)
+    same_as_near(lambda x: pn.apply_rotary(x, None, pn.Tables(cos, sin), pairing=pairing, out=x), x)
 
 
 @pytest.mark.parametrize("axis", range(3))
 def test_far_rows_of_scores(far, axis):
     heads, queries, keys = shape = (2, 7, 9)
     diagonals = far((heads, queries + keys - 1), 0)
-    index = pn.clipped_index(queries, keys, 2, q_offset=0)
+    index = pn.relative.clipped_index(queries, keys, 2, q_offset=0)
 
     def lay(bias: np.ndarray, scores: np.ndarray) -> None:
         pn.toeplitz_bias(diagonals, queries, keys, out=bias)
@@ -233,7 +233,7 @@ def test_rotations_of_more_than_2_31_elements(whole, given, layout, pairing):
     tokens = TOKENS // heads
     shape = (1, heads, tokens, DIM) if layout == "bhsd" else (1, tokens, heads, DIM)
     x = whole(shape, 1)
-    inv_freq = pn.rotary_frequencies(DIM)[0]
+    inv_freq = pn.rotary.rotary_frequencies(DIM)[0]
     options = {"layout": layout, "pairing": pairing}
     tensor = given(x)
     pn.apply_rotary(tensor, None, given(inv_freq), out=tensor, **options)
@@ -247,11 +247,11 @@ def test_rotations_of_more_than_2_31_elements(whole, given, layout, pairing):
 def test_rotations_by_tables_of_more_than_2_31_elements(whole, given):
     batch, heads, tokens = (1 << 12) + 1, 2, 1 << 12
     x = whole((batch, heads, tokens, DIM), 1)
-    cos, sin = pn.rotary_tables(tokens, pn.rotary_frequencies(DIM)[0], dtype=np.float16)
+    cos, sin = pn.rotary_tables(tokens, pn.rotary.rotary_frequencies(DIM)[0], dtype=np.float16)
     tensor = given(x)
-    pn.apply_rotary_tables(tensor, given(cos), given(sin), out=tensor)
+    pn.apply_rotary(tensor, None, pn.Tables(given(cos), given(sin)), out=tensor)
     ones = np.ones((1, heads, tokens, DIM), np.float16)
-    once = pn.apply_rotary_tables(ones, cos, sin)
+    once = pn.apply_rotary(ones, None, pn.Tables(cos, sin))
     for row in rows_to_look_at(batch):
         assert_same_bits(x[row : row + 1], once)
 
@@ -261,7 +261,7 @@ def test_rotations_of_queries_of_more_than_2_31_elements(whole, given):
     heads = 64
     tokens = TOKENS // heads
     q, k = whole((1, heads, tokens, DIM), 1), np.ones((1, 1, tokens, DIM), np.float16)
-    inv_freq = pn.rotary_frequencies(DIM)[0]
+    inv_freq = pn.rotary.rotary_frequencies(DIM)[0]
     pn.apply_rotary_qk(given(q), given(k), None, given(inv_freq), inplace=True)
     for head in range(0, heads, 9):
         assert_same_bits(q[0, head], k[0, 0])
@@ -303,7 +303,7 @@ def test_sums_along_diagonals_of_more_than_2_31_elements(whole, given):
 @SLOW
 def test_look_ups_of_more_than_2_31_elements(whole, given):
     width = 33
-    index = np.asarray(pn.clipped_index(QUERIES, KEYS, 16, q_offset=0))
+    index = np.asarray(pn.relative.clipped_index(QUERIES, KEYS, 16, q_offset=0))
     rng = np.random.default_rng(0)
     columns = rng.standard_normal((1, QUERIES, width)).astype(np.float16)
     out = whole((1, QUERIES, KEYS))

@@ -21,7 +21,7 @@ def test_the_interpreter_exits_while_daemon_threads_are_in_calls():
         import posenc_native as pn
 
         x = np.ones((4, 32, 512, 64), np.float32)
-        inv_freq = pn.rotary_frequencies(64)[0]
+        inv_freq = pn.rotary.rotary_frequencies(64)[0]
         calls = [0] * 6
 
         def work(i):
@@ -65,7 +65,7 @@ def test_the_first_calls_of_several_threads():
             return original(*args, **kwargs)
 
         x = np.ones((1, 2, 8, 64), np.float32)
-        inv_freq = pn.rotary_frequencies(64)[0]
+        inv_freq = pn.rotary.rotary_frequencies(64)[0]
         start = threading.Barrier(8)
         results = []
 
@@ -95,7 +95,7 @@ def test_an_argument_that_another_thread_changes_during_the_call(name):
 
         heads, tokens, pairs = 64, 2048, 32
         x = np.ones((1, heads, tokens, 2 * pairs), np.float32)
-        inv_freq = pn.rotary_frequencies(2 * pairs)[0]
+        inv_freq = pn.rotary.rotary_frequencies(2 * pairs)[0]
         positions = np.zeros((2, tokens), np.int64)
         diagonals = np.ones((4, 2 * tokens), np.float32)
         calls = {{

@@ -44,7 +44,7 @@ SLACK = 3 * MIB
 HEADS, TOKENS, HEAD_DIM = 16, 2048, 128
 # The sides of square scores, and of those with a column for each distance.
 HEADS_OF_SCORES, LENGTH = 1, 2048
-INV_FREQ = pn.rotary_frequencies(HEAD_DIM, 500000.0)[0]
+INV_FREQ = pn.rotary.rotary_frequencies(HEAD_DIM, 500000.0)[0]
 
 
 # --- Arrays of both libraries: full of ones, so that their pages are there
@@ -143,14 +143,14 @@ def rotary_of_q_and_k_in_place(library):
 def rotary_by_tables_in_place(library):
     x, tables = vectors(library), pn.rotary_tables(np.arange(TOKENS), INV_FREQ)
     cos, sin = tables if library is np else map(torch.from_numpy, tables)
-    return lambda: pn.apply_rotary_tables(x, cos, sin, out=x)
+    return lambda: pn.apply_rotary(x, None, pn.Tables(cos, sin), out=x)
 
 
 @operation(LARGE)
 def rotary_by_tables_fresh(library):
     x, tables = vectors(library), pn.rotary_tables(np.arange(TOKENS), INV_FREQ)
     cos, sin = tables if library is np else map(torch.from_numpy, tables)
-    return lambda: pn.apply_rotary_tables(x, cos, sin)
+    return lambda: pn.apply_rotary(x, None, pn.Tables(cos, sin))
 
 
 @operation(LARGE)
@@ -230,14 +230,17 @@ def relative_shift_onto_content(library):
 
 @operation(LARGE)
 def relative_look_up(library):
-    x, index = ones(library, HEADS_OF_SCORES, LENGTH, 33), pn.clipped_index(LENGTH, LENGTH, 16)
+    x, index = (
+        ones(library, HEADS_OF_SCORES, LENGTH, 33),
+        pn.relative.clipped_index(LENGTH, LENGTH, 16),
+    )
     index = index if library is np else torch.as_tensor(index)
     return lambda: pn.relative_gather(x, index, LENGTH)
 
 
 @operation(0)
 def relative_scatter(library):
-    x, index = scores(library), pn.clipped_index(LENGTH, LENGTH, 16)
+    x, index = scores(library), pn.relative.clipped_index(LENGTH, LENGTH, 16)
     index = index if library is np else torch.as_tensor(index)
     return lambda: pn.relative_scatter(x, index, 33)
 
@@ -273,7 +276,7 @@ def backward_of_rotary_in_place(library):
 def backward_of_rotary_by_tables(library):
     x = vectors(library).requires_grad_()
     cos, sin = map(torch.from_numpy, pn.rotary_tables(np.arange(TOKENS), INV_FREQ))
-    return backward(pn.apply_rotary_tables(x, cos, sin), x)
+    return backward(pn.apply_rotary(x, None, pn.Tables(cos, sin)), x)
 
 
 @operation(LARGE, torch)
@@ -329,7 +332,7 @@ def backward_of_relative_shift(library):
 @operation(0, torch)
 def backward_of_relative_look_up(library):
     x = ones(library, HEADS_OF_SCORES, LENGTH, 33).requires_grad_()
-    index = torch.as_tensor(pn.clipped_index(LENGTH, LENGTH, 16))
+    index = torch.as_tensor(pn.relative.clipped_index(LENGTH, LENGTH, 16))
     return backward(pn.relative_gather(x, index, LENGTH), x)
 
 

@@ -124,18 +124,19 @@ def test_as_written_has_the_bits_of_eager_transformers(name, pairing, dtype, mod
         cos, sin = ((f(angles) * 1.2).to(q.dtype) for f in (torch.cos, torch.sin))
         q.requires_grad_()
         theirs = apply_rotary_pos_emb(q, k, torch.cat((cos, cos), -1), torch.cat((sin, sin), -1))
-        options = {"pairing": pairing, "compute": "as_written"}
-        ours = pn.apply_rotary_qk_tables(q, k, cos, sin, **options)
+        tables = pn.Tables(cos, sin, compute="as_written")
+        ours = pn.apply_rotary_qk(q, k, None, tables, pairing=pairing)
         for a, b in zip(ours, theirs, strict=True):
             assert torch.equal(a, b)
         gradients = [torch.autograd.grad(x, q, grad)[0] for x in (ours[0], theirs[0])]
         assert torch.equal(*gradients)
         # Tables in float32 are rounded as their model would have.
-        wide = pn.apply_rotary_tables(k, cos.float(), sin.float(), **options)
+        wide = tables._replace(cos=cos.float(), sin=sin.float())
+        wide = pn.apply_rotary(k, None, wide, pairing=pairing)
         if dtype != "float64":
             assert torch.equal(wide, theirs[1])
         # The policy is not a name only.
-        once = pn.apply_rotary_tables(k, cos, sin, pairing=pairing)
+        once = pn.apply_rotary(k, None, pn.Tables(cos, sin), pairing=pairing)
         assert dtype == "float64" or not torch.equal(once, theirs[1])
 
 
@@ -221,7 +222,7 @@ def test_whisper_sinusoids(scale, models):
     ours = pn.sinusoidal(1500, 384, base=10000 * scale, layout="sin_cos", shift=1.0)
     # exp(-t), t of up to ln(8e4) = 11.3 of two float32 roundings: off by 2 * 11.3 u of itself,
     # by a unit more (2u) of exp, and a rounding of the product.
-    frequencies = pn.frequencies(384, 10000 * scale, shift=1.0)
+    frequencies = pn.sinusoids.frequencies(384, 10000 * scale, shift=1.0)
     angle = np.arange(1500)[:, None] * frequencies
     bound = np.tile((2 * 11.3 + 3) * U * angle + 5 * U, 2)
     assert_within(ours, theirs, bound)
@@ -232,7 +233,7 @@ def test_m2m_sinusoids(models):
     embedding = models("m2m_100.modeling_m2m_100").M2M100SinusoidalPositionalEmbedding
     theirs = embedding.get_embedding(1024, 512, None).numpy()
     ours = pn.sinusoidal(1024, 512, layout="sin_cos", shift=1.0)
-    angle = np.arange(1024)[:, None] * pn.frequencies(512, shift=1.0)
+    angle = np.arange(1024)[:, None] * pn.sinusoids.frequencies(512, shift=1.0)
     assert_within(ours, theirs, np.tile((2 * 9.3 + 3) * U * angle + 5 * U, 2))
 
 
@@ -248,7 +249,7 @@ def test_the_recipe_of_the_torch_tutorial(torch):
     table[:, 1::2] = torch.cos(position * div_term)
     ours = pn.sinusoidal(length, dim, device="cpu")
     # As above: exp of up to 9.3, rounded twice.
-    angle = np.arange(length)[:, None] * pn.frequencies(dim)
+    angle = np.arange(length)[:, None] * pn.sinusoids.frequencies(dim)
     bound = np.repeat((2 * 9.3 + 3) * U * angle + 5 * U, 2, axis=-1)
     assert_within(ours.numpy(), table.numpy(), bound)
     x = torch.from_numpy(normal(2, length, dim))
@@ -294,7 +295,7 @@ def test_onnx_rotary_embedding(interleaved, rotary_dim, dtype):
     pairing = "interleaved" if interleaved else "half"
     x = np.random.default_rng(0).standard_normal((b, h, s, d)).astype(dtype)
     positions = np.array([[0, 1, 2, 500, 4095], [7, 3, 4094, 1, 0]])
-    inv_freq, _ = pn.rotary_frequencies(width)
+    inv_freq, _ = pn.rotary.rotary_frequencies(width)
     angles = np.arange(4096)[:, None] * inv_freq
     cos, sin = np.cos(angles).astype(dtype), np.sin(angles).astype(dtype)
     theirs = onnx_rotary(x, cos, sin, positions, interleaved, rotary_dim)
@@ -303,7 +304,7 @@ def test_onnx_rotary_embedding(interleaved, rotary_dim, dtype):
     a, c = pairs_of(np.abs(x[..., :width]), pairing)
     size = np.concatenate([joined(a + c, a + c, pairing), np.abs(x[..., width:])], -1)
     # From the same tables: two products and a sum are rounded on either side, 2u each.
-    ours = pn.apply_rotary_tables(x, cos[positions], sin[positions], pairing=pairing)
+    ours = pn.apply_rotary(x, None, pn.Tables(cos[positions], sin[positions]), pairing=pairing)
     assert_within(ours, theirs, 4 * u * size)
     np.testing.assert_array_equal(ours[..., width:], x[..., width:])
     # From positions: their tables are off by the rounding of NumPy's float64 angle, 2^-53 of up to
@@ -319,12 +320,12 @@ def test_onnx_rotary_embedding_of_packed_heads(interleaved):
     b, h, s, d = 2, 3, 5, 8
     x = normal(b, s, h * d)
     positions = np.array([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])
-    inv_freq, _ = pn.rotary_frequencies(d)
+    inv_freq, _ = pn.rotary.rotary_frequencies(d)
     cos, sin = pn.rotary_tables(positions, inv_freq)
     theirs = onnx_rotary(x, cos, sin, None, interleaved, 0, num_heads=h)
     pairing = "interleaved" if interleaved else "half"
     heads = x.reshape(b, s, h, d)
-    ours = pn.apply_rotary_tables(heads, cos, sin, layout="bshd", pairing=pairing)
+    ours = pn.apply_rotary(heads, None, pn.Tables(cos, sin), layout="bshd", pairing=pairing)
     a, c = pairs_of(np.abs(heads), pairing)
     assert_within(ours, theirs.reshape(b, s, h, d), 4 * U * joined(a + c, a + c, pairing))
 
@@ -367,7 +368,7 @@ def test_far_from_0_the_sinusoidal_recipe_is_off_and_ours_is_not(torch):
     div_term = torch.exp(torch.arange(0, 512, 2) * (-math.log(10000.0) / 512))
     theirs = torch.sin(position * div_term).numpy()
     ours = pn.sinusoidal(torch.from_numpy(FAR), 512)[:, 0::2].numpy()
-    exact = np.sin(FAR[:, None] * pn.frequencies(512))
+    exact = np.sin(FAR[:, None] * pn.sinusoids.frequencies(512))
     # The truth: frequencies rounded to float64 and angles of up to 1e6, 2^-53 of them each.
     assert np.abs(ours - exact).max() <= 1.2e-7 + 1e6 * 2.0**-52
     assert np.abs(theirs - exact).max() > 1e-2

@@ -6,6 +6,7 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
+from rotating import turned_by
 
 from posenc_native.core.frequencies.scaling import rotary_frequencies
 from posenc_native.engines.plain import arrays as reference
@@ -331,8 +332,8 @@ def test_ready_tables_rotate_the_same(layout, rng):
     positions = rng.integers(0, 10**6, size=shape)
     cos, sin = reference.rotary_tables(positions, INV_FREQ, None, 1.0, np.float64)
     for inverse in (False, True):
-        result = reference.apply_rotary_tables(
-            x, cos, sin, layout, "half", 2, inverse, "float32", None
+        result = reference.apply_rotary(
+            x, *turned_by(cos, sin, layout, "half", 2, inverse=inverse), None
         )
         np.testing.assert_array_equal(
             result, rotate(x, layout, positions, start=2, inverse=inverse)
@@ -340,9 +341,8 @@ def test_ready_tables_rotate_the_same(layout, rng):
 
 
 def rotate_qk_tables(q, k, cos, sin, inplace=False, inverse=False):
-    return reference.apply_rotary_qk_tables(
-        q, k, cos, sin, "bshd", "half", 2, inverse, "float32", inplace
-    )
+    turned = turned_by(cos, sin, "bshd", "half", 2, inverse=inverse)
+    return reference.apply_rotary_qk(q, k, *turned, inplace)
 
 
 def test_ready_tables_rotate_q_and_k_as_each_alone(rng):

@@ -25,7 +25,7 @@ def encodings(start: int) -> list[str]:
     import torch
 
     positions = np.arange(start, start + ROWS)
-    inv_freq = pn.rotary_frequencies(DIM)[0]
+    inv_freq = pn.rotary.rotary_frequencies(DIM)[0]
     table = pn.sinusoidal(positions, DIM)
     x = table.reshape(1, 1, ROWS, DIM)
     tensor, frequencies = torch.from_numpy(x), torch.from_numpy(inv_freq)

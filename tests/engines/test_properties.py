@@ -54,7 +54,7 @@ def rotate(x: np.ndarray, position: float, **options: object) -> np.ndarray:
 )
 def test_a_table_times_the_shift_matrix_is_the_table_further_on(layout, offset, options):
     positions = np.array([0, 1, 17, 131072, 2**31, -5])
-    matrix = pn.shift_matrix(offset, 64, layout=layout, **options)
+    matrix = pn.sinusoids.shift_matrix(offset, 64, layout=layout, **options)
     assert matrix.shape == (64, 64)
     there = pn.sinusoidal(positions + offset, 64, layout=layout, dtype=np.float64, **options)
     per_position = (np.abs(positions) + abs(offset))[:, None] * oracle.PER_POSITION
@@ -68,17 +68,17 @@ def test_a_table_times_the_shift_matrix_is_the_table_further_on(layout, offset, 
 
 
 def test_shifts_add_up():
-    once = pn.shift_matrix(1234, 32)
-    np.testing.assert_allclose(once @ once, pn.shift_matrix(2468, 32), rtol=0, atol=1e-14)
+    once = pn.sinusoids.shift_matrix(1234, 32)
+    np.testing.assert_allclose(once @ once, pn.sinusoids.shift_matrix(2468, 32), rtol=0, atol=1e-14)
     np.testing.assert_allclose(once @ once.T, np.eye(32), rtol=0, atol=2e-15)
 
 
 def test_frequencies_wavelengths_and_tables_agree():
     for options in ({}, {"base": 5e5}, {"base": 1e4, "shift": 1.0}):
-        frequencies = pn.frequencies(64, **options)
+        frequencies = pn.sinusoids.frequencies(64, **options)
         assert frequencies[0] == 1.0
         assert np.all(np.diff(frequencies) < 0)
-        wavelengths = pn.wavelengths(64, **options)
+        wavelengths = pn.sinusoids.wavelengths(64, **options)
         np.testing.assert_allclose(frequencies * wavelengths, 2 * math.pi, rtol=2.0**-51)
         # One wavelength further on all is as it was: the frequency is off by 2^-64 turn, the
         # wavelength by 2^-53 of itself.
@@ -97,8 +97,8 @@ def test_frequencies_wavelengths_and_tables_agree():
 
 
 def test_rotary_frequencies_are_those_of_sinusoidal_tables():
-    inv_freq, factor = pn.rotary_frequencies(64, 5e5)
-    assert_same_bits(inv_freq, pn.frequencies(64, 5e5))
+    inv_freq, factor = pn.rotary.rotary_frequencies(64, 5e5)
+    assert_same_bits(inv_freq, pn.sinusoids.frequencies(64, 5e5))
     assert factor == 1.0
 
 
@@ -184,7 +184,7 @@ def test_rotations_add_up():
 
 def test_a_rotary_description_rotates_as_the_functions_do():
     rope = pn.Rotary(80, base=5e5, rotary_dim=64, rotary_start=8, pairing="interleaved")
-    assert_same_bits(rope.inv_freq, pn.frequencies(64, 5e5))
+    assert_same_bits(rope.inv_freq, pn.sinusoids.frequencies(64, 5e5))
     rng = np.random.default_rng(1)
     q = rng.standard_normal((2, 4, 6, 80)).astype(np.float32)
     k = rng.standard_normal((2, 1, 6, 80)).astype(np.float32)
@@ -199,7 +199,7 @@ def test_a_rotary_description_rotates_as_the_functions_do():
     cos, sin = rope.tables(positions[0])
     assert_same_bits(cos, pn.rotary_tables(positions[0], rope.inv_freq)[0])
     one = rope.apply(q[:1], positions[0])
-    by_tables = pn.apply_rotary_tables(q[:1], cos, sin, **options)
+    by_tables = pn.apply_rotary(q[:1], None, pn.Tables(cos, sin), **options)
     np.testing.assert_allclose(by_tables, one, rtol=0, atol=3e-6)
     out = np.empty_like(q)
     assert rope.apply(q, positions, out=out) is out

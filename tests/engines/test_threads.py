@@ -43,10 +43,11 @@ def test_any_number_of_threads_gives_the_same_bits(dtype):
             rows = x.reshape(-1, shape[3])
             return [
                 *pn.apply_rotary_qk(x, x[:, :, :1], positions, inv_freq, layout="bshd"),
-                *pn.apply_rotary_qk_tables(
+                *pn.apply_rotary_qk(
                     x,
                     x[:, :, :1],
-                    *pn.rotary_tables(positions[0], inv_freq, dtype=DTYPES[dtype]),
+                    None,
+                    pn.Tables(*pn.rotary_tables(positions[0], inv_freq, dtype=DTYPES[dtype])),
                     layout="bshd",
                 ),
                 pn.sinusoidal(some, shape[3], dtype=DTYPES[dtype]),

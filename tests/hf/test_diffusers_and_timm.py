@@ -53,13 +53,13 @@ BY_COS_AND_SIN = ("timm: Gemma4Vit",)
 def rotations(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Has an entry for each rotation of this library by tables of a model."""
     seen: list[int] = []
-    rotate = rotations_of.apply_rotary_tables
+    rotate = rotations_of.apply_rotary
 
     def counted(*args: Any, **kwargs: Any) -> Any:
         seen.append(1)
         return rotate(*args, **kwargs)
 
-    monkeypatch.setattr(rotations_of, "apply_rotary_tables", counted)
+    monkeypatch.setattr(rotations_of, "apply_rotary", counted)
     return seen
 
 
@@ -168,13 +168,13 @@ FRESH = ["diffusers: CogVideoX", "diffusers: HunyuanVideo", "timm: EVA02"]
 def in_place(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Of every rotation, whether q or k was rotated where it is."""
     seen: list[bool] = []
-    rotate = rotations_of.apply_rotary_tables
+    rotate = rotations_of.apply_rotary
 
     def told(*args: Any, **kwargs: Any) -> Any:
         seen.append(kwargs["out"] is not None)
         return rotate(*args, **kwargs)
 
-    monkeypatch.setattr(rotations_of, "apply_rotary_tables", told)
+    monkeypatch.setattr(rotations_of, "apply_rotary", told)
     return seen
 
 

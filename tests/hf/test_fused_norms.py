@@ -42,13 +42,13 @@ each_model = pytest.mark.parametrize("name", NORMED)
 def fused_calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """The options of every call that norms and rotates."""
     calls: list[dict[str, Any]] = []
-    original = rotation.norm_rotary_qk_tables
+    original = rotation.norm_rotary_qk
 
     def counted(*args: Any, **kwargs: Any) -> Any:
         calls.append(kwargs)
         return original(*args, **kwargs)
 
-    monkeypatch.setattr(rotation, "norm_rotary_qk_tables", counted)
+    monkeypatch.setattr(rotation, "norm_rotary_qk", counted)
     return calls
 
 

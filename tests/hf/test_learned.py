@@ -143,13 +143,13 @@ def calls() -> dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, An
 def rotated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Has an entry for each rotation of this library."""
     seen: list[int] = []
-    rotate = rotations_of.apply_rotary_tables
+    rotate = rotations_of.apply_rotary
 
     def counted(*args: Any, **kwargs: Any) -> Any:
         seen.append(1)
         return rotate(*args, **kwargs)
 
-    monkeypatch.setattr(rotations_of, "apply_rotary_tables", counted)
+    monkeypatch.setattr(rotations_of, "apply_rotary", counted)
     return seen
 
 

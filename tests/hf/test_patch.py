@@ -204,7 +204,7 @@ def rotations(call: Any) -> list[str]:
 
     class Watch(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):
-            if "posenc_native.encodings.rotary" in str(func) and "rotary_tables" not in str(func):
+            if "posenc_native.rotary" in str(func) and "rotary_tables" not in str(func):
                 names.append(str(func).removeprefix("posenc_native.").removesuffix(".default"))
             return func(*args, **(kwargs or {}))
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from hf_configurations import classes
 from model_configurations import LLAMA3, LONGROPE, SIZES, YARN
+from posenc_native.rotary import nope_layers
 
-from posenc_native import Rotary, explain, nope_layers
+from posenc_native import Rotary, explain
 from posenc_native.core.frequencies.scaling import rotary_frequencies
 from posenc_native.models.config import Configuration, rotary_arguments
 

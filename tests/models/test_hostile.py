@@ -9,8 +9,9 @@ import warnings
 import numpy as np
 import pytest
 from model_configurations import LLAMA3, LONGROPE, YARN
+from posenc_native.rotary import nope_layers
 
-from posenc_native import Rotary, explain, nope_layers
+from posenc_native import Rotary, explain
 from posenc_native.models.entries import HEAD_LIMIT, KIND_LIMIT, LAYER_LIMIT, PART_LIMIT
 
 FUNCTIONS = {

@@ -9,8 +9,9 @@ import json
 import pytest
 from hf_configurations import classes
 from model_configurations import ORACLE, SIZES, with_fact
+from posenc_native.rotary import nope_layers
 
-from posenc_native import Rotary, explain, nope_layers
+from posenc_native import Rotary, explain
 from posenc_native.models.config import Configuration, rotary_arguments
 
 # Layers without rotary encoding

@@ -6,19 +6,20 @@ import importlib
 import numpy as np
 import outside
 import pytest
+from posenc_native.rotary import nope_layers
 from published import PUBLISHED
 
-from posenc_native import Rotary, nope_layers, rotary_presets
+from posenc_native import Rotary
 
 CASES = [
     (name, layer_type)
-    for name, facts in rotary_presets().items()
+    for name, facts in Rotary.presets().items()
     for layer_type in (facts.layers or [None])
 ]
 
 
 def test_every_preset_has_its_published_form_here():
-    assert list(PUBLISHED) == list(rotary_presets())
+    assert list(PUBLISHED) == list(Rotary.presets())
 
 
 def same(rotary, other):
@@ -31,7 +32,7 @@ def same(rotary, other):
 @pytest.mark.parametrize(("name", "layer_type"), CASES)
 @pytest.mark.parametrize("seq_len", [None, 4096, 4097])
 def test_presets_are_what_the_published_configuration_says(name, layer_type, seq_len):
-    published, facts = PUBLISHED[name], rotary_presets()[name]
+    published, facts = PUBLISHED[name], Rotary.presets()[name]
     expected = Rotary.from_config(published, layer_type, seq_len=seq_len)
     same(Rotary.preset(name, layer_type, seq_len=seq_len), expected)
     assert facts.length == published["max_position_embeddings"]
@@ -45,7 +46,7 @@ def test_presets_are_what_the_published_configuration_says(name, layer_type, seq
 @pytest.mark.parametrize("seq_len", [None, 100_000])
 def test_presets_as_in_transformers(name, layer_type, seq_len):
     transformers = outside.module("transformers")
-    facts = rotary_presets()[name]
+    facts = Rotary.presets()[name]
     # A copy: classes of transformers write into the mappings that they are given.
     values = {"num_hidden_layers": 6, **copy.deepcopy(PUBLISHED[name])}
     model_type = values.pop("model_type").replace("kimi_k2", "deepseek_v3")
@@ -88,7 +89,7 @@ def test_lists_of_longrope():
         "phi-3.5-mini": (1.0800000429153442, 64.83999633789062, 1.0, 2.8399994373321533),
         "phi-4-mini": (1.0, 47.77, 1.0, 1.0),
     }
-    for name, facts in rotary_presets().items():
+    for name, facts in Rotary.presets().items():
         if not facts.scaling or facts.scaling["rope_type"] != "longrope":
             continue
         short, long = facts.scaling["short_factor"], facts.scaling["long_factor"]
@@ -101,9 +102,9 @@ def test_lists_of_longrope():
 
 def test_presets_cannot_be_changed_and_do_not_depend_on_each_other():
     with pytest.raises(TypeError):
-        rotary_presets()["mine"] = None
+        Rotary.presets()["mine"] = None
     with pytest.raises(AttributeError):
-        rotary_presets()["llama-3"].base = 1.0
+        Rotary.presets()["llama-3"].base = 1.0
     rotary = Rotary.preset("llama-3.1")
     assert rotary == Rotary.preset("llama-3.1") == Rotary.preset("llama-3.3")
     assert rotary != Rotary.preset("llama-3")
@@ -116,7 +117,7 @@ def test_presets_cannot_be_changed_and_do_not_depend_on_each_other():
         (ValueError, "name: expected one of .*gpt-oss.*got 'GPT-OSS-20b'", ("GPT-OSS-20b",)),
         (
             ValueError,
-            "name: expected one of the [0-9]+ names in rotary_presets.*got '###'",
+            r"name: expected one of the [0-9]+ names in Rotary.presets\(\).*got '###'",
             ("###",),
         ),
         (ValueError, "layer_type: expected one of full_.*, sliding_.*, got None", ("gemma-4",)),

@@ -7,9 +7,10 @@ from types import NoneType
 
 import model_rows  # scripts/model_rows.py
 import pytest
+from posenc_native.rotary import axial_rotary
 
 import posenc_native.models
-from posenc_native import axial_rotary, rotary_presets
+from posenc_native import Rotary
 from posenc_native.core.frequencies.axes import mrope_axis_map
 from posenc_native.core.frequencies.scaling import ROTARY_SCALINGS
 from posenc_native.models.facts import ModelFacts, facts_of, model_facts, vision_models
@@ -127,7 +128,7 @@ def test_rows_of_presets(name, row):
         check(changes, LAYERS)
         if changes.get("scaling"):
             check_scaling(changes["scaling"])
-    facts = rotary_presets()[name]
+    facts = Rotary.presets()[name]
     assert (facts.source, facts.head_dim, facts.base) == (
         row["source"], row["head_dim"], row["base"]
     )  # fmt: skip
@@ -201,7 +202,7 @@ def test_rows_of_vision_models(name, row):
 
 
 def test_what_is_read_cannot_be_changed():
-    for read in (model_facts(), vision_models(), rotary_presets()):
+    for read in (model_facts(), vision_models(), Rotary.presets()):
         with pytest.raises(TypeError):
             read["mine"] = None
     with pytest.raises(AttributeError):

@@ -34,7 +34,7 @@ def nested(levels: int) -> str:
     ],
     ids=lambda value: repr(value)[:40],
 )
-@pytest.mark.parametrize("function", [pn.Rotary.from_config, pn.explain, pn.nope_layers])
+@pytest.mark.parametrize("function", [pn.Rotary.from_config, pn.explain, pn.rotary.nope_layers])
 def test_what_is_refused(function, content, expected, tmp_path):
     path = tmp_path / "config.json"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from hf_configurations import classes
 from model_configurations import LONGROPE, SIZES
+from posenc_native.rotary import nope_layers, vision_rotary
 
-from posenc_native import Rotary, explain, nope_layers, vision_rotary
+from posenc_native import Rotary, explain
 from posenc_native.models.config import Configuration
 
 # Vision encoders

@@ -155,7 +155,7 @@ def test_parts_of_a_row(kind, order):
         bias = pn.relative_gather(x, index, length)
     expected = attention(q, k, v, attn_mask=bias)
     for rank in range(ranks):
-        part = pn.ContextParallel(rank, ranks, order)
+        part = pn.positions.ContextParallel(rank, ranks, order)
         rows = part.positions(length, device="cpu")
         columns = part.gathered_positions(length, device="cpu")
         positions = {"q_positions": rows, "k_positions": columns}

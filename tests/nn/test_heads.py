@@ -70,14 +70,16 @@ def test_windows_and_frequencies():
 
 
 def test_functions():
-    np.testing.assert_array_equal(pn.alibi_slopes(12, heads=(1, 4)), pn.alibi_slopes(12)[3:6])
-    for function in (pn.alibi_diagonals, pn.sandwich_diagonals):
+    np.testing.assert_array_equal(
+        pn.relative.alibi_slopes(12, heads=(1, 4)), pn.relative.alibi_slopes(12)[3:6]
+    )
+    for function in (pn.relative.alibi_diagonals, pn.relative.sandwich_diagonals):
         whole = function(12, 4, 4)
         np.testing.assert_array_equal(function(12, 4, 4, heads=range(5, 9)), whole[5:9])
     slopes = np.linspace(0.1, 0.4, 4)
     np.testing.assert_array_equal(
-        pn.alibi_diagonals(12, 4, 4, heads=range(5, 9), slopes=slopes),
-        pn.alibi_diagonals(4, 4, 4, slopes=slopes),
+        pn.relative.alibi_diagonals(12, 4, 4, heads=range(5, 9), slopes=slopes),
+        pn.relative.alibi_diagonals(4, 4, 4, slopes=slopes),
     )
 
 
@@ -95,6 +97,6 @@ def test_functions():
 )
 def test_errors(heads, error, words):
     with pytest.raises(error, match=f"alibi_slopes: {words}"):
-        pn.alibi_slopes(6, heads=heads)
+        pn.relative.alibi_slopes(6, heads=heads)
     with pytest.raises(error, match=f"T5RelativeBias: {words}"):
         pnn.T5RelativeBias(6, heads=heads)

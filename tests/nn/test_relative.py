@@ -410,7 +410,7 @@ def test_kerple_keeps_its_parameters_in_bounds():
             module.r1.fill_(-1.0)
             module.r2.fill_(9.0)
         r1, r2 = torch.full((H,), 0.01), torch.full((H,), largest or 9.0)
-        expected = pn.kerple_diagonals(r1, r2, L, L, kind=kind)
+        expected = pn.relative.kerple_diagonals(r1, r2, L, L, kind=kind)
         assert_same_bits(module.diagonals(L, L).detach(), expected)
 
 

@@ -284,10 +284,10 @@ def test_deberta(models, kinds, position_buckets):
 
     actual = None
     if "c2p" in kinds:
-        index = pn.deberta_index(length, length, **options)
+        index = pn.relative.deberta_index(length, length, **options)
         actual = pn.relative_gather(q @ table(attention.key_proj), index, length, scale=scale)
     if "p2c" in kinds:
-        index = pn.deberta_index(length, length, transposed=True, **options)
+        index = pn.relative.deberta_index(length, length, transposed=True, **options)
         by_key = pn.relative_gather(k @ table(attention.query_proj), index, length, scale=scale)
         actual = by_key.mT if actual is None else actual + by_key.mT
     actual = actual.flatten(0, 1)

@@ -29,7 +29,7 @@ MODULES = {
     "RecurrentPositionalEncoding": lambda: pnn.RecurrentPositionalEncoding(8, hidden=5),
     "RelativePositionalEncoding": lambda: pnn.RelativePositionalEncoding(16, 2),
     "SelectiveRotaryEmbedding": lambda: pnn.SelectiveRotaryEmbedding(
-        8, 12, 3, rank=None, gate="pair", bias=True
+        8, 12, 3, rank=None, gate="pair", bias=True, layout="bshd"
     ),
     "ShawRelativePosition": lambda: pnn.ShawRelativePosition(8, 3),
     "SinusoidalEmbedding": lambda: pnn.SinusoidalEmbedding(8, learned_scale=0.7),

@@ -80,7 +80,7 @@ def test_sinusoidal_positional_encoding_is_add_sinusoidal(device):
 
 def test_rotary_embedding_is_apply_rotary_qk(device):
     rope = pnn.RotaryEmbedding(16, rotary_dim=8, rotary_start=4, pairing="interleaved", base=5e5)
-    inv_freq, scale = pn.rotary_frequencies(8, 5e5)
+    inv_freq, scale = pn.rotary.rotary_frequencies(8, 5e5)
     assert scale == 1.0
     options = {"pairing": "interleaved", "rotary_start": 4}
     inv_freq = torch.tensor(inv_freq, device=device)
@@ -100,7 +100,7 @@ def test_rotary_embedding_is_apply_rotary_qk(device):
 
 def test_rotary_embedding_has_the_attention_factor(device):
     scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
-    inv_freq, scale = pn.rotary_frequencies(16, 1e4, scaling)
+    inv_freq, scale = pn.rotary.rotary_frequencies(16, 1e4, scaling)
     assert scale > 1.1
     rope = pnn.RotaryEmbedding(16, scaling=scaling)
     q, k, far = (t.to(device) for t in (Q, K, FAR))

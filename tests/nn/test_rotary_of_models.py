@@ -150,7 +150,7 @@ def test_functions_of_a_rotary_take_the_module(module):
     expected = pn.rerotate(keys, here, there, rope)
     assert torch.equal(pn.rerotate(keys, here, there, made), expected)
     assert torch.equal(pn.rerotate(keys, here, there, rope, made), expected)
-    assert pn.FullWidthRotary(made, made) == pn.FullWidthRotary(rope, rope)
+    assert pn.rotary.FullWidthRotary(made, made) == pn.rotary.FullWidthRotary(rope, rope)
     assert pnn.RotaryEmbedding(made).rope == rope
 
 
@@ -187,7 +187,7 @@ X = torch.zeros(1, 2, 3, 16)
         (TypeError, "rope", lambda: pn.rerotate(X, None, None, 64)),
         (TypeError, "rope", lambda: pn.rerotate(X, None, None, pnn.XPos(16))),
         (TypeError, "new_rope", lambda: pn.rerotate(X, None, None, pn.Rotary(16), pnn.ALiBi(2))),
-        (TypeError, "first", lambda: pn.FullWidthRotary(64, pn.Rotary(64))),
+        (TypeError, "first", lambda: pn.rotary.FullWidthRotary(64, pn.Rotary(64))),
         (ValueError, "head_dim", lambda: pnn.RotaryEmbedding(pn.Rotary(16), base=5e5)),
         (ValueError, "head_dim", lambda: pnn.RotaryEmbedding(pn.Rotary(16), axis_map=[0, 1])),
         (ValueError, "head_dim", lambda: pnn.XPos(pnn.RotaryEmbedding(16), rotary_start=2)),
@@ -222,8 +222,8 @@ CALLS = {
     "Rotary.apply": ("x", lambda rope, x: rope.apply(x)),
     "Rotary.bind": ("q", lambda rope, x: rope.bind(x, x)),
     "rerotate": ("keys", lambda rope, x: pn.rerotate(x, None, None, rope)),
-    "FullWidthRotary": ("q", lambda rope, x: pn.FullWidthRotary(rope, rope)(x, x)),
-    "FullWidthRotary.apply": ("x", lambda rope, x: pn.FullWidthRotary(rope, rope).apply(x)),
+    "FullWidthRotary": ("q", lambda rope, x: pn.rotary.FullWidthRotary(rope, rope)(x, x)),
+    "FullWidthRotary.apply": ("x", lambda rope, x: pn.rotary.FullWidthRotary(rope, rope).apply(x)),
 }
 MODULES = {
     "RotaryEmbedding": ("q", lambda rope, x: pnn.RotaryEmbedding(rope)(x, x)),
@@ -302,6 +302,8 @@ def test_lengths_of_other_libraries(kind):
     ):
         assert ours == plain
         assert repr(ours) == repr(plain)
-    ours, plain = (pn.rotary_frequencies(8, scaling=scaling, seq_len=m) for m in (n, 8192))
+    ours, plain = (pn.rotary.rotary_frequencies(8, scaling=scaling, seq_len=m) for m in (n, 8192))
     np.testing.assert_array_equal(ours[0], plain[0])
-    np.testing.assert_array_equal(pn.relative_positions(kind(3), kind(3)), np.arange(-2, 3))
+    np.testing.assert_array_equal(
+        pn.relative.relative_positions(kind(3), kind(3)), np.arange(-2, 3)
+    )

@@ -29,7 +29,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 def make(**options: Any) -> pnn.SelectiveRotaryEmbedding:
     torch.manual_seed(0)
-    module = pnn.SelectiveRotaryEmbedding(2 * PAIRS, WIDTH, HEADS, **options)
+    module = pnn.SelectiveRotaryEmbedding(2 * PAIRS, WIDTH, HEADS, **{"layout": "bshd", **options})
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
@@ -117,7 +117,7 @@ def test_parameters_are_the_published_ones() -> None:
     module = make()
     assert module.phi_conv1d.weight.shape == (HEADS * PAIRS, 1, 4)
     assert module.temperature.shape == (1, 1, 1, PAIRS)
-    fresh = pnn.SelectiveRotaryEmbedding(2 * PAIRS, WIDTH, HEADS)
+    fresh = pnn.SelectiveRotaryEmbedding(2 * PAIRS, WIDTH, HEADS, layout="bshd")
     powers = [500000.0 ** (-p / PAIRS) for p in range(PAIRS)]
     torch.testing.assert_close(fresh.temperature.flatten(), torch.tensor(powers))
 
@@ -148,7 +148,7 @@ def test_steps_are_those_of_the_verb() -> None:
     module, (q, k, tokens) = make(), inputs()
     with torch.no_grad():
         steps, _ = module.steps(tokens)
-        expected = pn.selective_rotary_qk(q, k, steps)
+        expected = pn.selective_rotary_qk(q, k, steps, layout="bshd")
         found = module(q, k, tokens)
     assert torch.equal(found[0], expected[0])
     assert torch.equal(found[2].phases, expected[2])

@@ -108,7 +108,7 @@ def test_espnet_and_x_transformers_scale_so(device):
 def test_embedding_is_the_preset(device):
     t = torch.tensor([0.5, 998.39, 7.0], device=device)
     embed = pnn.SinusoidalEmbedding(33, "diffusers_timestep", flip_sin_to_cos=True)
-    expected = pn.sinusoidal_preset("diffusers_timestep", t, 33, flip_sin_to_cos=True)
+    expected = pn.SinusoidalSpec.preset("diffusers_timestep", 33, flip_sin_to_cos=True)(t)
     assert_same_bits(embed(t), expected)
     assert embed(t, dtype=torch.bfloat16).dtype == torch.bfloat16
     assert_same_bits(embed.half()(t), expected)  # nothing to cast

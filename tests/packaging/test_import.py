@@ -5,12 +5,10 @@ A command says how long it takes, not a test: ``python -X importtime -c "import 
 
 from __future__ import annotations
 
-import ast
 import json
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,10 +20,13 @@ import posenc_native as pn
 # importlib.util finds an editable install.
 STANDARD = {"__future__", "_decimal", "decimal", "numbers", "importlib.machinery",
             "importlib.util", "importlib._abc"}  # fmt: skip
-# Of the package: what chooses an engine, and what it says errors with.
+FAMILIES = ("absolute", "positions", "relative", "rotary", "selective", "sinusoids")
+# Of the package: what chooses an engine, what it says errors with, and where names are.
 OWN = {"posenc_native", *(f"posenc_native.{name}" for name in (
-    "_core", "_core.door", "base", "base.arguments", "base.errors", "engines", "engines.backend",
-    "engines.late"))}  # fmt: skip
+    "_core", "_core.door", "core", "core.calls", "core.calls.arguments", "core.calls.errors",
+    "core.calls.tables", "encodings.namespaces", "engines", "engines.backend", "engines.late",
+    "checkpoints", "encodings", *FAMILIES, *(f"encodings.{name}" for name in FAMILIES),
+))}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +66,8 @@ def test_what_is_not_called_is_not_loaded(fresh):
     for name in (
         "engines.plain.arrays",
         "models",
-        "sinusoids",
-        "engines.tensors",
+        "encodings.sinusoids.tables",
+        "engines.torch",
         "nn",
         "cli",
         "plot",
@@ -125,22 +126,6 @@ def test_parts_whose_packages_are_missing_can_be_looked_at():
         "posenc_native.hf needs torch (and transformers, for a model)",
         "posenc_native.plot needs matplotlib",
     ]
-
-
-def test_type_checkers_are_told_where_public_names_are():
-    tree = ast.parse(Path(pn.__file__).read_text(encoding="utf-8"))
-    (told,) = (
-        node.body
-        for node in tree.body
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-    )
-    places = {
-        alias.name: node.module
-        for node in told
-        if isinstance(node, ast.ImportFrom) and node.module
-        for alias in node.names
-    }
-    assert places == pn._MODULES
 
 
 def test_public_names_are_all_there():

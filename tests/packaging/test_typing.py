@@ -48,7 +48,7 @@ assert_type(pn.Rotary(8).apply(x), Floats)
 assert_type(pn.rotary_tables(3, x), tuple[npt.NDArray[Any], npt.NDArray[Any]])
 assert_type(pn.sinusoidal(3, 8, dtype=np.float16), npt.NDArray[Any])
 assert_type(pn.add_sinusoidal(x), Floats)
-assert_type(pn.relative_position_bucket(x), npt.NDArray[np.int64])
+assert_type(pn.relative.relative_position_bucket(x), npt.NDArray[np.int64])
 assert_type(pn.add_toeplitz_bias(x, x), Floats)
 assert_type(pn.relative_gather(x, None, 3), Floats)
 """

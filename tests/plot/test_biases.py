@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("figures")
 
 @pytest.mark.parametrize(("heads", "q_len", "k_len"), [(8, 16, 16), (32, 5, 12), (1, 1, 9)])
 def test_bias_as_matrix_and_diagonals(heads, q_len, k_len):
-    diagonals = pn.alibi_diagonals(heads, q_len, k_len, q_offset=0)
+    diagonals = pn.relative.alibi_diagonals(heads, q_len, k_len, q_offset=0)
     matrix, lines = pn.plot.bias(diagonals, q_len=q_len, k_len=k_len, head=heads - 1)
     assert np.array_equal(image(matrix), pn.toeplitz_bias(diagonals, q_len, k_len)[-1])
     assert title(matrix) == f"Bias head {heads - 1} of {heads}, {q_len} queries × {k_len} keys"
@@ -36,7 +36,7 @@ def test_bias_as_matrix_and_diagonals(heads, q_len, k_len):
 
 
 def test_bias_of_a_matrix_is_that_of_its_diagonals():
-    diagonals = pn.t5_diagonals(
+    diagonals = pn.relative.t5_diagonals(
         np.random.default_rng(0).standard_normal((32, 3)), 20, 30, q_offset=0
     )
     ready = pn.toeplitz_bias(diagonals, 20, 30)
@@ -64,7 +64,7 @@ def test_bias_that_varies_along_diagonals_and_a_mask():
 
 
 def test_bias_of_a_decoding_step():
-    diagonals = pn.alibi_diagonals(2, 1, 10, q_offset=9)
+    diagonals = pn.relative.alibi_diagonals(2, 1, 10, q_offset=9)
     matrix, lines = pn.plot.bias(diagonals, q_len=1, k_len=10, q_offset=9)
     assert list(lines.lines[0].get_xdata()) == list(range(-9, 1))
     assert list(lines.lines[0].get_ydata()) == [-0.0625 * i for i in range(9, -1, -1)]
@@ -72,7 +72,7 @@ def test_bias_of_a_decoding_step():
 
 
 def test_a_name_is_the_first_line_of_the_title():
-    diagonals = pn.alibi_diagonals(2, 4, 4)
+    diagonals = pn.relative.alibi_diagonals(2, 4, 4)
     matrix, _ = pn.plot.bias(diagonals, q_len=4, k_len=4, name="ALiBi")
     assert title(matrix) == "ALiBi head 0 of 2, 4 queries × 4 keys"
 
@@ -96,7 +96,7 @@ def test_zero_is_the_middle_of_the_colormap(kind):
 @pytest.mark.parametrize("kind", ["alibi", "equal"])
 def test_names_of_heads_keep_apart(kind, count, size):
     """At any number of heads, also of lines that end at the same place; as many as fit."""
-    diagonals = pn.alibi_diagonals(count, 16, 16) * (kind == "alibi")
+    diagonals = pn.relative.alibi_diagonals(count, 16, 16) * (kind == "alibi")
     with drawing.sized(SIZES[size][1]):
         _, lines = pn.plot.bias(diagonals, q_len=16, k_len=16, heads=range(count))
     figure = lines.figure
@@ -117,7 +117,7 @@ def test_names_of_heads_keep_apart(kind, count, size):
 
 
 def test_names_follow_a_figure_that_changes_its_size():
-    _, lines = pn.plot.bias(pn.alibi_diagonals(8, 16, 16), q_len=16, k_len=16)
+    _, lines = pn.plot.bias(pn.relative.alibi_diagonals(8, 16, 16), q_len=16, k_len=16)
     for height in (4.6, 1.6, 6.0):
         lines.figure.set_size_inches(8, height)
         lines.figure.canvas.draw()

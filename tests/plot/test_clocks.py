@@ -52,7 +52,7 @@ def facts(ax):
 def test_hands_point_to_sine_and_cosine(encoding):
     pairs = [0, 9, 18, 27, 36, 45, 54, 63]
     ax = pn.plot.clock(encoding, 50, pairs=pairs)
-    angles = 50 * pn.frequencies(128)[pairs]
+    angles = 50 * pn.sinusoids.frequencies(128)[pairs]
     for hand, angle in zip(hands(ax), angles, strict=True):
         (x0, x1), (y0, y1) = hand.get_data()
         length = math.hypot(x1 - x0, y1 - y0)
@@ -83,9 +83,11 @@ def place(word):
 def test_every_hand_moves_between_the_positions_of_its_dial(encoding):
     """From an eleventh of a turn to a fifth: seen at a glance, and none overtakes the first."""
     ax = pn.plot.clock(encoding)
-    frequencies = encoding.inv_freq if isinstance(encoding, pn.Rotary) else pn.frequencies(
-        encoding if isinstance(encoding, int) else encoding.dim
-    )  # fmt: skip
+    if isinstance(encoding, pn.Rotary):
+        frequencies = encoding.inv_freq
+    else:
+        dim = encoding if isinstance(encoding, int) else encoding.dim
+        frequencies = pn.sinusoids.frequencies(dim)
     found = dials(ax)
     assert len(found) == 8
     for angles, (pair, length, words) in zip(found, facts(ax), strict=True):
@@ -124,7 +126,7 @@ def test_a_dial_that_does_not_turn():
 
 
 def test_steps_between_whole_positions():
-    grid = pn.GridCoordinates(first=0.5, extent=2 * math.pi)
+    grid = pn.sinusoids.GridCoordinates(first=0.5, extent=2 * math.pi)
     ax = pn.plot.clock(pn.SinusoidalSpec(8, grid=grid))
     assert facts(ax)[0][2] == "positions 0, 1 .. 4"
     assert dials(ax)[0] == pytest.approx([math.degrees(i) for i in range(5)], abs=1e-3)

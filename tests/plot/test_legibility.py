@@ -204,15 +204,15 @@ REAL = {
     "similarity matrix": lambda: pn.plot.similarity_matrix(LLAMA, np.arange(10**6, 10**6 + 512)),
     "compare": lambda: pn.plot.compare("llama-3", "llama-3.1"),
     "compare, two kinds": lambda: pn.plot.compare("gemma-3-27b", pn.Rotary(128, base=12000.0)),
-    "bias 8": lambda: pn.plot.bias(pn.alibi_diagonals(8, 100, 100), q_len=100, k_len=100),
+    "bias 8": lambda: pn.plot.bias(pn.relative.alibi_diagonals(8, 100, 100), q_len=100, k_len=100),
     "bias 32": lambda: pn.plot.bias(
-        pn.alibi_diagonals(32, 1024, 4096, q_offset=0), q_len=1024, k_len=4096
+        pn.relative.alibi_diagonals(32, 1024, 4096, q_offset=0), q_len=1024, k_len=4096
     ),
     "bias 32, all": lambda: pn.plot.bias(
-        pn.alibi_diagonals(32, 64, 64), q_len=64, k_len=64, heads=range(32), name="ALiBi"
+        pn.relative.alibi_diagonals(32, 64, 64), q_len=64, k_len=64, heads=range(32), name="ALiBi"
     ),
     "bias t5": lambda: pn.plot.bias(
-        pn.t5_diagonals(np.zeros((32, 12)), 64, 64), q_len=64, k_len=64, heads=range(12)
+        pn.relative.t5_diagonals(np.zeros((32, 12)), 64, 64), q_len=64, k_len=64, heads=range(12)
     ),
     "rotation": lambda: pn.plot.rotation(pn.Rotary(128)),
     "rotation of queries": lambda: pn.plot.rotation(LLAMA, x=np.tile(QUERIES, (86, 1))[:4096]),

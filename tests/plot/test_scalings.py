@@ -23,7 +23,7 @@ def test_frequencies_are_parts_of_the_unscaled(name):
     ax = pn.plot.frequencies(scaled, unscaled)
     if unscaled is None:
         base = (scaled.scaling or {}).get("rope_theta", scaled.base)
-        plain = pn.rotary_frequencies(scaled.rotary_dim, base)[0]
+        plain = pn.rotary.rotary_frequencies(scaled.rotary_dim, base)[0]
     else:
         plain = unscaled.inv_freq
     parts = scaled.inv_freq / plain
@@ -67,7 +67,7 @@ def test_bands_are_those_of_the_rule(name):
 def test_bounds_are_marked_where_wavelengths_are():
     ax = pn.plot.frequencies(LLAMA)
     marks = [line for line in ax.lines if not line.get_label().startswith("_")]
-    lengths = 2 * math.pi / pn.rotary_frequencies(128, 5e5)[0]
+    lengths = 2 * math.pi / pn.rotary.rotary_frequencies(128, 5e5)[0]
     places = [line.get_xdata()[0] for line in marks]
     at = np.exp(np.interp(places, np.arange(64), np.log(lengths)))
     assert np.allclose(at, [8192 / 4, 8192 / 1], rtol=1e-9)
@@ -82,7 +82,7 @@ def test_a_blend_is_what_the_frequencies_are_made_of(name):
     rope, _ = SCALINGS[name]
     blend = rotary_blend("test", rope.rotary_dim, rope.base, rope.scaling)
     assert blend is not None
-    plain = pn.rotary_frequencies(rope.rotary_dim, rope.base)[0]
+    plain = pn.rotary.rotary_frequencies(rope.rotary_dim, rope.base)[0]
     assert np.array_equal(blend.kept + blend.slowed, np.ones(len(plain)))
     assert np.array_equal(blend.of(plain, rope.scaling["factor"]), rope.inv_freq)
     turns = blend.trained * plain / (2 * math.pi)

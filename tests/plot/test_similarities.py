@@ -27,7 +27,7 @@ def apart(ax):
 def test_products_of_rows_depend_on_the_offset_alone(dim):
     """So all first positions have one line, and the title says how far they are apart."""
     ax = pn.plot.similarity(dim, 60)
-    expected = np.cos(np.arange(-60, 61)[:, None] * pn.frequencies(dim)).sum(1)
+    expected = np.cos(np.arange(-60, 61)[:, None] * pn.sinusoids.frequencies(dim)).sum(1)
     (line,) = curves(ax)
     # Each row is rounded to float32: 2 * dim products of numbers off by 6e-8.
     assert np.abs(line.get_ydata() - expected).max() < 2 * dim * 1.2e-7
@@ -155,7 +155,7 @@ def test_a_table_of_sinusoids_is_one_line_as_far_as_any_row_goes():
     ax = pn.plot.similarity(pn.sinusoidal(100, 32), 90, starts=[10, 90])
     (line,) = curves(ax)
     y = line.get_ydata()
-    expected = np.cos(np.arange(-90, 91)[:, None] * pn.frequencies(32)).sum(1)
+    expected = np.cos(np.arange(-90, 91)[:, None] * pn.sinusoids.frequencies(32)).sum(1)
     assert np.isfinite(y).sum() == 90 + 90
     assert np.allclose(y[np.isfinite(y)], expected[np.isfinite(y)], atol=1e-4)
 

@@ -38,6 +38,8 @@ def test_heatmap_is_the_table(layout):
 def test_heatmap_of_positions_elsewhere():
     neighbors = pn.plot.heatmap(16, np.arange(1000, 1010))
     assert list(neighbors.images[0].get_extent()) == [-0.5, 15.5, 1009.5, 999.5]
+    # Where none is near 1: one shade is one number, in every picture of sines and cosines.
+    assert pn.plot.heatmap(2, [1]).images[0].get_clim() == (-1.0, 1.0)
     some = np.array([0, 10, 10**12])
     ax = pn.plot.heatmap(16, some)
     assert np.array_equal(image(ax), pn.sinusoidal(some, 16))
@@ -69,7 +71,7 @@ def test_heatmap_of_positions_that_float64_cannot_tell_apart(positions):
 
 
 def test_heatmap_of_cells_of_a_grid():
-    grid = pn.GridCoordinates(first=0.5, extent=2 * math.pi)
+    grid = pn.sinusoids.GridCoordinates(first=0.5, extent=2 * math.pi)
     spec = pn.SinusoidalSpec(8, grid=grid)
     ax = pn.plot.heatmap(spec, 6)
     assert np.array_equal(image(ax), spec(6))
@@ -117,7 +119,7 @@ def test_tensors_of_every_kind():
         pair = rows.numpy()[:, [3, 67]]
         expected = pair / np.linalg.norm(pair, axis=1).max()
         assert np.allclose(arrows(ax)[0], expected, atol=1e-12)
-    diagonals = pn.alibi_diagonals(2, 4, 4, device="cpu")
+    diagonals = pn.relative.alibi_diagonals(2, 4, 4, device="cpu")
     matrix, _ = pn.plot.bias(diagonals, q_len=4, k_len=4)
     assert np.array_equal(image(matrix), pn.toeplitz_bias(diagonals, 4, 4)[0].numpy())
 
@@ -154,7 +156,7 @@ def test_a_colormap_is_chosen(cmap):
     drawn = [
         pn.plot.heatmap(8, 5, cmap=cmap),
         pn.plot.similarity_matrix(pn.Rotary(8), 5, cmap=cmap),
-        pn.plot.bias(pn.alibi_diagonals(2, 4, 4), q_len=4, k_len=4, cmap=cmap)[0],
+        pn.plot.bias(pn.relative.alibi_diagonals(2, 4, 4), q_len=4, k_len=4, cmap=cmap)[0],
     ]
     for ax in drawn:
         assert ax.images[0].cmap == expected
@@ -182,7 +184,7 @@ def test_wavelengths_are_marked(base, scale, first):
     spec = pn.SinusoidalSpec(128, base=base, scale=scale)
     ax = pn.plot.waves(spec, np.arange(first, first + 100), dimensions=[0, 21, 126])
     lengths = 2 * math.pi * base ** (2 * np.array([0, 10, 63]) / 128) / scale
-    assert np.allclose(lengths * scale, pn.wavelengths(128, base)[[0, 10, 63]])
+    assert np.allclose(lengths * scale, pn.sinusoids.wavelengths(128, base)[[0, 10, 63]])
     for arrow, text, length in zip(ax.patches, ax.texts, lengths, strict=True):
         (start, _), (end, _) = arrow._posA_posB
         words = text.get_text()
@@ -206,7 +208,7 @@ def test_waves_of_many_positions():
     assert len(smooth) == 5
     assert not dots
     chosen = [int(text.get_text().split(",")[0]) for text in ax.get_yticklabels()]
-    lengths = pn.wavelengths(512)[np.array(chosen) // 2]
+    lengths = pn.sinusoids.wavelengths(512)[np.array(chosen) // 2]
     assert (np.diff(lengths) > 0).all()
     assert lengths[0] == pytest.approx(4096 / 20, rel=0.05)  # still to be followed
     assert lengths[-1] > 4096  # and longer than what is shown
@@ -249,7 +251,7 @@ def test_row_of_a_position(layout):
         columns = np.array(named[name].get_xdata())
         assert np.array_equal(named[name].get_ydata(), row[columns])
         # As many, in order, as pairs.
-        assert np.allclose(row[columns], function(50 * pn.frequencies(128)), atol=1e-6)
+        assert np.allclose(row[columns], function(50 * pn.sinusoids.frequencies(128)), atol=1e-6)
     assert named["sine"].get_linestyle() != named["cosine"].get_linestyle()
     low, high = ax.get_ylim()
     assert 2 / (high - low) > 0.8  # from -1 to 1, above the legend
@@ -258,7 +260,7 @@ def test_row_of_a_position(layout):
     for x, text in zip(top.get_xticks(), top.get_xticklabels(), strict=True):
         length = float(text.get_text().replace("k", "000"))
         nearest = {
-            pn.wavelengths(128)[np.abs(np.array(line.get_xdata()) - x).argmin()]
+            pn.sinusoids.wavelengths(128)[np.abs(np.array(line.get_xdata()) - x).argmin()]
             for line in (named["sine"], named["cosine"])
             if np.abs(np.array(line.get_xdata()) - x).min() <= 1
         }

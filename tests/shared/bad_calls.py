@@ -21,10 +21,9 @@ from typing import Any
 import ml_dtypes  # noqa: F401 - whose dtypes NumPy then has by name
 import numpy as np
 import pytest
-from rotating import as_tuple, computing
+from rotating import as_tuple, computing, public
 from targets import NEEDS_CUDA_ON_HOST, NEEDS_NATIVE
 
-import posenc_native as pn
 from posenc_native.core.calls.errors import fault_of
 
 V, T = ValueError, TypeError
@@ -262,7 +261,7 @@ def outcome(row: Row, memory: Memory) -> Any:
     """The result of a call, or its exception."""
     given, named = memory.engine_has((row.given, row.named))
     try:
-        return getattr(pn, row.function)(*given, **named)
+        return public(row.function)(*given, **named)
     except Exception as error:
         return error
 
@@ -287,7 +286,7 @@ def problem_of(row: Row, device: str | None) -> str | None:
         re.escape(one) if ": expected " in one else rf"{re.escape(one)}: expected \S"
         for one in row.argument.split("|")
     ]
-    form = rf"{row.function}: ({'|'.join(begins)}).*, got \S.*"
+    form = rf"{row.function.removesuffix(' by tables')}: ({'|'.join(begins)}).*, got \S.*"
     if type(result) not in kinds or not re.fullmatch(form, str(result), re.DOTALL):
         return f"{type(result).__name__}: {result}"
     if result.__cause__ is not None or str(fault_of(result) or result) != str(result):

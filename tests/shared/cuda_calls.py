@@ -15,7 +15,7 @@ SHAPE = (2, 3, 5, HEAD_DIM)
 
 
 def inv_freq(device="cuda", dim=HEAD_DIM):
-    return torch.tensor(pn.rotary_frequencies(dim)[0], device=device)
+    return torch.tensor(pn.rotary.rotary_frequencies(dim)[0], device=device)
 
 
 class Inputs:
@@ -81,12 +81,18 @@ CALLS = {
     "apply_rotary_qk of pairs that move in place": lambda i: pn.apply_rotary_qk(
         i.x, i.k, None, i.f, out_pairing="interleaved", inplace=True
     ),
-    "apply_rotary_tables": lambda i: pn.apply_rotary_tables(i.x, i.cos, i.sin),
-    "apply_rotary_tables in place": lambda i: pn.apply_rotary_tables(i.x, i.cos, i.sin, out=i.x),
-    "apply_rotary_tables out": lambda i: pn.apply_rotary_tables(i.x, i.cos, i.sin, out=i.out),
-    "apply_rotary_qk_tables": lambda i: pn.apply_rotary_qk_tables(i.x, i.k, i.cos, i.sin),
-    "apply_rotary_qk_tables in place": lambda i: pn.apply_rotary_qk_tables(
-        i.x, i.k, i.cos, i.sin, pairing="interleaved", inplace=True
+    "apply_rotary by tables": lambda i: pn.apply_rotary(i.x, None, pn.Tables(i.cos, i.sin)),
+    "apply_rotary by tables in place": lambda i: pn.apply_rotary(
+        i.x, None, pn.Tables(i.cos, i.sin), out=i.x
+    ),
+    "apply_rotary by tables out": lambda i: pn.apply_rotary(
+        i.x, None, pn.Tables(i.cos, i.sin), out=i.out
+    ),
+    "apply_rotary_qk by tables": lambda i: pn.apply_rotary_qk(
+        i.x, i.k, None, pn.Tables(i.cos, i.sin)
+    ),
+    "apply_rotary_qk by tables in place": lambda i: pn.apply_rotary_qk(
+        i.x, i.k, None, pn.Tables(i.cos, i.sin), pairing="interleaved", inplace=True
     ),
     "selective_rotary_qk": lambda i: pn.selective_rotary_qk(
         i.x, i.k, i.steps, state=i.state, layout="bhsd"),
@@ -100,8 +106,8 @@ CALLS = {
     "norm_rotary_qk in place": lambda i: pn.norm_rotary_qk(
         i.x, i.k, i.fractions, i.f, weight_offset=1.0, norm_first=False, inplace=True
     ),
-    "norm_rotary_qk_tables": lambda i: pn.norm_rotary_qk_tables(
-        i.x, i.k, i.cos, i.sin, q_weight=i.x[0, 0, 0], compute="as_written"
+    "norm_rotary_qk by tables": lambda i: pn.norm_rotary_qk(
+        i.x, i.k, None, pn.Tables(i.cos, i.sin, compute="as_written"), q_weight=i.x[0, 0, 0]
     ),
     "rotary_append": lambda i: (
         *pn.rotary_append(i.x, i.k, i.k.clone(), None, i.f, i.keys, i.values, i.slots,

@@ -12,7 +12,7 @@ device = torch_cases.device
 
 
 def inv_freq(dim=8, device="cpu"):
-    return torch.tensor(pn.rotary_frequencies(dim)[0], device=device)
+    return torch.tensor(pn.rotary.rotary_frequencies(dim)[0], device=device)
 
 
 def f_for(x, dim=8):
@@ -31,8 +31,10 @@ def close(actual, expected):
 FUNCTIONS = {
     "apply_rotary": lambda x: pn.apply_rotary(x, None, f_for(x)),
     "apply_rotary_qk": lambda x: pn.apply_rotary_qk(x, x * 2, None, f_for(x))[1],
-    "apply_rotary_tables": lambda x: pn.apply_rotary_tables(x, *tables_for(x)),
-    "apply_rotary_qk_tables": lambda x: pn.apply_rotary_qk_tables(x, x * 2, *tables_for(x))[1],
+    "apply_rotary by tables": lambda x: pn.apply_rotary(x, None, pn.Tables(*tables_for(x))),
+    "apply_rotary_qk by tables": lambda x: pn.apply_rotary_qk(
+        x, x * 2, None, pn.Tables(*tables_for(x))
+    )[1],
     "add_sinusoidal": lambda x: pn.add_sinusoidal(x, x_scale=3.0),
     "Rotary": lambda x: pn.Rotary(8)(x, x * 2)[0],
     "Rotary.apply": lambda x: pn.Rotary(8).apply(x),
@@ -52,7 +54,7 @@ def biases(y):
 # Those that return what they overwrite and are given.
 IN_PLACE = {
     "apply_rotary": lambda y: pn.apply_rotary(y, None, f_for(y), out=y),
-    "apply_rotary_tables": lambda y: pn.apply_rotary_tables(y, *tables_for(y), out=y),
+    "apply_rotary by tables": lambda y: pn.apply_rotary(y, None, pn.Tables(*tables_for(y)), out=y),
     "add_sinusoidal": lambda y: pn.add_sinusoidal(y, x_scale=3.0, out=y),
     "Rotary.apply": lambda y: pn.Rotary(8).apply(y, out=y),
     "add_toeplitz_bias": lambda y: pn.add_toeplitz_bias(y, biases(y), out=y),
@@ -61,13 +63,19 @@ ONE_OF_TWO = {
     "q": lambda y: pn.apply_rotary_qk(y, ones(y), None, f_for(y), inplace=True),
     "k": lambda y: pn.apply_rotary_qk(ones(y), y, None, f_for(y), inplace=True),
     "k, options": lambda y: pn.apply_rotary_qk(ones(y), y, None, f_for(y), inplace=True, scale=2.0),
-    "q, tables": lambda y: pn.apply_rotary_qk_tables(y, ones(y), *tables_for(y), inplace=True),
-    "k, tables": lambda y: pn.apply_rotary_qk_tables(ones(y), y, *tables_for(y), inplace=True),
+    "q, tables": lambda y: pn.apply_rotary_qk(
+        y, ones(y), None, pn.Tables(*tables_for(y)), inplace=True
+    ),
+    "k, tables": lambda y: pn.apply_rotary_qk(
+        ones(y), y, None, pn.Tables(*tables_for(y)), inplace=True
+    ),
     "q, Rotary": lambda y: pn.Rotary(8)(y, ones(y), inplace=True),
 }
 OUT = {
     "apply_rotary": lambda y: pn.apply_rotary(ones(y), None, f_for(y), out=y),
-    "apply_rotary_tables": lambda y: pn.apply_rotary_tables(ones(y), *tables_for(y), out=y),
+    "apply_rotary by tables": lambda y: pn.apply_rotary(
+        ones(y), None, pn.Tables(*tables_for(y)), out=y
+    ),
     "add_sinusoidal": lambda y: pn.add_sinusoidal(ones(y), out=y),
     "sinusoidal": lambda y: pn.sinusoidal(
         torch.arange(y[..., 0].numel(), device=y.device).view(y.shape[:-1]), 8, out=y

@@ -16,7 +16,7 @@ from posenc_native.engines import backend
 
 Call = Callable[[], "list[np.ndarray]"]
 HEAD_DIM = 32
-INV_FREQ = pn.rotary_frequencies(HEAD_DIM)[0]
+INV_FREQ = pn.rotary.rotary_frequencies(HEAD_DIM)[0]
 
 
 def share_small_calls() -> None:
@@ -39,7 +39,7 @@ def _calls(x: Any, scores: Any, convert: Callable[[np.ndarray], Any]) -> dict[st
     inv_freq = convert(INV_FREQ)
     diagonals = convert(rng.standard_normal((heads, queries + keys - 1)).astype(np.float32))
     columns = convert(rng.standard_normal((heads, queries, 17)).astype(np.float32))
-    index = pn.clipped_index(queries, keys, 8, q_offset=0)
+    index = pn.relative.clipped_index(queries, keys, 8, q_offset=0)
     cos, sin = pn.rotary_tables(positions, inv_freq)
     copy = (lambda a: a.copy()) if isinstance(x, np.ndarray) else (lambda a: a.clone())
 
@@ -54,7 +54,7 @@ def _calls(x: Any, scores: Any, convert: Callable[[np.ndarray], Any]) -> dict[st
         "rotary_tables": lambda: _bits(*pn.rotary_tables(positions, inv_freq)),
         "apply_rotary": lambda: _bits(pn.apply_rotary(x, positions, inv_freq)),
         "apply_rotary_qk in place": in_place,
-        "apply_rotary_tables": lambda: _bits(pn.apply_rotary_tables(x, cos, sin)),
+        "apply_rotary by tables": lambda: _bits(pn.apply_rotary(x, None, pn.Tables(cos, sin))),
         "toeplitz_bias": lambda: _bits(pn.toeplitz_bias(diagonals, queries, keys)),
         "add_toeplitz_bias": lambda: _bits(pn.add_toeplitz_bias(scores, diagonals)),
         "diagonal_sums": lambda: _bits(pn.diagonal_sums(scores)),

@@ -21,7 +21,7 @@ class Case(NamedTuple):
 
     @property
     def inv_freq(self) -> np.ndarray:
-        return pn.rotary_frequencies(2 * self.pairs)[0]
+        return pn.rotary.rotary_frequencies(2 * self.pairs)[0]
 
     @property
     def options(self) -> dict[str, Any]:

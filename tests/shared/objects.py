@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import posenc_native as pn
+from posenc_native.checkpoints.weights import PairingEvidence
 
 try:
     import posenc_native.nn as pnn
@@ -24,13 +25,13 @@ OBJECTS: dict[str, Callable[[], Any]] = {
         axis_map=[0, 1, 0, 1], rotary_start=4, scale=0.5),
     "Rotary of frequencies": lambda: pn.Rotary(4, inv_freq=[1.0, 0.1]),
     "Rotary of a preset": lambda: pn.Rotary.preset("qwen2-vl"),
-    "FullWidthRotary": lambda: pn.FullWidthRotary.of_dims(4, [1.0, 0.5, 0.25, 0.0]),
-    "GridCoordinates": lambda: pn.GridCoordinates(first=0.5, extent=(1.0, 2.0)),
+    "FullWidthRotary": lambda: pn.rotary.FullWidthRotary.of_dims(4, [1.0, 0.5, 0.25, 0.0]),
+    "GridCoordinates": lambda: pn.sinusoids.GridCoordinates(first=0.5, extent=(1.0, 2.0)),
     "SinusoidalSpec": lambda: pn.SinusoidalSpec(dim=8, layout="sin_cos", shift=1),
-    "SinusoidalSpec of a preset": lambda: pn.SinusoidalSpec.from_preset("detr", 8, normalize=True),
-    "ContextParallel": lambda: pn.ContextParallel(1, 4),
-    "ContextParallel, striped": lambda: pn.ContextParallel(np.int64(1), 4, "striped"),
-    "PairingEvidence": lambda: pn.PairingEvidence("half", {"half": 4.0, "interleaved": 0.5}),
+    "SinusoidalSpec of a preset": lambda: pn.SinusoidalSpec.preset("detr", 8, normalize=True),
+    "ContextParallel": lambda: pn.positions.ContextParallel(1, 4),
+    "ContextParallel, striped": lambda: pn.positions.ContextParallel(np.int64(1), 4, "striped"),
+    "PairingEvidence": lambda: PairingEvidence("half", {"half": 4.0, "interleaved": 0.5}),
 }  # fmt: skip
 
 MODULES: dict[str, Callable[[], Any]] = {
@@ -53,7 +54,7 @@ MODULES: dict[str, Callable[[], Any]] = {
     "RotaryEmbedding": lambda: pnn.RotaryEmbedding(16, base=500000.0, scaling=LINEAR),
     "Sandwich": lambda: pnn.Sandwich(4, dim=64),
     "SelectiveRotaryEmbedding": lambda: pnn.SelectiveRotaryEmbedding(
-        8, 32, 4, rank=2, gate="pair", gate_rank=2),
+        8, 32, 4, rank=2, gate="pair", gate_rank=2, layout="bshd"),
     "ShawRelativePosition": lambda: pnn.ShawRelativePosition(8, 4, values=False),
     "SinusoidalEmbedding": lambda: pnn.SinusoidalEmbedding(8, "detr", learned_scale=0.5),
     "SinusoidalPositionalEncoding": lambda: pnn.SinusoidalPositionalEncoding(
@@ -70,6 +71,19 @@ ABSTRACT = {"PositionalEncoding", "ToeplitzBias"}
 
 def class_of(name: str) -> str:
     return name.replace(",", "").partition(" ")[0]
+
+
+# Functions and classes are names of these, too.
+NAMESPACES = (
+    *(pn.absolute, pn.checkpoints, pn.positions, pn.relative, pn.rotary, pn.selective),
+    pn.sinusoids,
+)
+
+
+def all_classes() -> dict[str, type]:
+    """The public classes that need no torch, by name, and those that functions return."""
+    found = {n: getattr(m, n) for m in (pn, *NAMESPACES) for n in public_classes(m)}
+    return {**found, "PairingEvidence": PairingEvidence}
 
 
 def public_classes(module: Any) -> set[str]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-from posenc_native import rotary_frequencies
+from posenc_native.rotary import rotary_frequencies
 
 onnx = pytest.importorskip("onnx", reason="writes the files")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402 - after the question if it is there

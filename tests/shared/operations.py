@@ -86,14 +86,14 @@ OPERATIONS = {
             q, k, positions, inv_freq, inplace=True
         ),
     ),
-    "apply_rotary_tables": Operation(
-        "apply_rotary_tables", {"x": X, **TABLES, "out": OUT},
-        lambda x, cos, sin, out: pn.apply_rotary_tables(x, cos, sin, out=out),
+    "apply_rotary by tables": Operation(
+        "apply_rotary", {"x": X, **TABLES, "out": OUT},
+        lambda x, cos, sin, out: pn.apply_rotary(x, None, pn.Tables(cos, sin), out=out),
     ),
-    "apply_rotary_qk_tables in place": Operation(
-        "apply_rotary_qk_tables", {"q": ("bhsd", "inplace"), "k": ("bfsd", "inplace"), **TABLES},
-        lambda q, k, cos, sin: pn.apply_rotary_qk_tables(
-            q, k, cos, sin, inplace=True, compute="as_written"
+    "apply_rotary_qk by tables in place": Operation(
+        "apply_rotary_qk", {"q": ("bhsd", "inplace"), "k": ("bfsd", "inplace"), **TABLES},
+        lambda q, k, cos, sin: pn.apply_rotary_qk(
+            q, k, None, pn.Tables(cos, sin, compute="as_written"), inplace=True
         ),
     ),
     "norm_rotary_qk": Operation(
@@ -104,11 +104,18 @@ OPERATIONS = {
             q, k, positions, inv_freq, q_weight=q_weight, k_weight=k_weight
         ),
     ),
-    "norm_rotary_qk_tables in place": Operation(
-        "norm_rotary_qk_tables",
+    "norm_rotary_qk by tables in place": Operation(
+        "norm_rotary_qk",
         {"q": ("bhsd", "inplace"), "k": ("bfsd", "inplace"), **TABLES, "q_weight": ("hd", "real")},
-        lambda q, k, cos, sin, q_weight: pn.norm_rotary_qk_tables(
-            q, k, cos, sin, q_weight=q_weight, norm_over="token", norm_first=False, inplace=True
+        lambda q, k, cos, sin, q_weight: pn.norm_rotary_qk(
+            q,
+            k,
+            None,
+            pn.Tables(cos, sin),
+            q_weight=q_weight,
+            norm_over="token",
+            norm_first=False,
+            inplace=True,
         ),
     ),
     "rotary_append": Operation(

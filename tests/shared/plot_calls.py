@@ -24,7 +24,9 @@ CALLS = {
     "similarity_matrix": lambda ax=None: pn.plot.similarity_matrix(pn.Rotary(128), 50, ax=ax),
     "compare": lambda ax=None: pn.plot.compare("llama-3", "llama-3.1", 8192, ax=ax),
     "frequencies": lambda ax=None: pn.plot.frequencies(LLAMA, ax=ax),
-    "bias": lambda ax=None: pn.plot.bias(pn.alibi_diagonals(8, 64, 64), q_len=64, k_len=64, ax=ax),
+    "bias": lambda ax=None: pn.plot.bias(
+        pn.relative.alibi_diagonals(8, 64, 64), q_len=64, k_len=64, ax=ax
+    ),
     "rotation": lambda ax=None: pn.plot.rotation(LLAMA, x=QUERIES, ax=ax),
 }
 

@@ -13,7 +13,7 @@ from matrices import others_slow
 from targets import CUDA_ON_HOST, NEEDS_CUDA_ON_HOST, NEEDS_NATIVE, backend_in_use
 
 import posenc_native as pn
-from posenc_native.core.calls.rotation import Rotation, TableRotation
+from posenc_native.core.calls.rotation import Rotation
 from posenc_native.engines import backend
 
 OF_ARRAYS = [
@@ -49,9 +49,40 @@ class Call:
         return run_call(self.function, self.rotated, self.others, self.named)
 
 
-def record_of(tables: bool) -> Any:
-    """The record of the options of a rotation, by tables or by positions."""
-    return TableRotation if tables else Rotation
+# What each function rotates or writes; angles follow.
+INPUTS = {"apply_rotary": 1, "apply_rotary_qk": 2, "norm_rotary_qk": 2, "rotary_append": 3}
+
+
+def _by_tables(name: str, inputs: int) -> Callable[..., Any]:
+    """The function with cos and sin in place of positions and frequencies."""
+
+    def call(*given: Any, rows: Any = None, axis_map: Any = None, compute: str = "float32",
+             **options: Any) -> Any:  # fmt: skip
+        cos, sin, *others = given[inputs:]
+        tables = pn.Tables(cos, sin, rows, axis_map, compute)  # type: ignore[arg-type]
+        return getattr(pn, name)(*given[:inputs], None, tables, *others, **options)
+
+    return call
+
+
+_BY_TABLES = {f"{name} by tables": _by_tables(name, n) for name, n in INPUTS.items()}
+
+
+def public(name: str) -> Any:
+    """A public function; after "apply_rotary by tables", parts of tables are its arguments."""
+    if name in _BY_TABLES:
+        return _BY_TABLES[name]
+    owners = (pn, pn.absolute, pn.positions, pn.relative, pn.rotary, pn.selective, pn.sinusoids)
+    return getattr(next(owner for owner in owners if name in owner.__all__), name)
+
+
+def turned_by(
+    cos: Any, sin: Any, layout: str = "bhsd", *options: Any, rows: Any = None,
+    axis_map: Any = None, compute: str = "float32", **named: Any,
+) -> Rotation:  # fmt: skip
+    """The record of a rotation by tables."""
+    tables = pn.Tables(cos, sin, rows, axis_map, compute)  # type: ignore[arg-type]
+    return Rotation(None, tables, layout, *options, **named)
 
 
 def as_tuple(results: Any) -> tuple[Any, ...]:
@@ -146,7 +177,7 @@ def results_of_all(engine: str, calls: Mapping[Any, Call]) -> dict[Any, tuple[An
 
 
 def run_call(function: str, rotated: Any, others: Any, named: Any) -> tuple[Any, ...]:
-    return as_tuple(getattr(pn, function)(*rotated, *others, **named))
+    return as_tuple(public(function)(*rotated, *others, **named))
 
 
 def _by_vmap(torch: Any, call: Call) -> tuple[Any, ...]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from oracle import assert_close, assert_same_bits
+from rotating import turned_by
 
 from posenc_native.engines.plain import arrays as reference
 
@@ -27,8 +28,8 @@ def magnitude(x: np.ndarray, pairs: int, layout: str, pairing: Any, start: int) 
     tokens = x.shape[layout.index("t" if "t" in layout else "s")]
     ones = np.ones((tokens, pairs))
     either = [
-        reference.apply_rotary_tables(
-            np.abs(double(x)), ones, ones, layout, pairing, start, inverse, "float32", None
+        reference.apply_rotary(
+            np.abs(double(x)), *turned_by(ones, ones, layout, pairing, start, inverse=inverse), None
         )
         for inverse in (False, True)
     ]

@@ -14,7 +14,7 @@ import posenc_native as pn
 
 B, H, K, S, D, P = 3, 4, 2, 5, 16, 8  # three rows and five tokens are uneven on 2 and 4 ranks
 Tensors = dict[str, Tensor]
-INV_FREQ = torch.from_numpy(pn.rotary_frequencies(D)[0])
+INV_FREQ = torch.from_numpy(pn.rotary.rotary_frequencies(D)[0])
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,11 @@ def norm(q: Tensor, k: Tensor, **more: Any) -> Any:
 def selective(q: Tensor, k: Tensor | None, steps: Tensor, **more: Any) -> Any:
     """Without the state, which has no gradient."""
     more.setdefault("layout", "bhsd")
-    return tuple(x for x in pn.selective_rotary_qk(q, k, steps, **more)[:2] if x is not None)
+    return tuple(
+        x
+        for x in pn.selective_rotary_qk(q, k, steps, **{"layout": "bshd", **more})[:2]
+        if x is not None
+    )
 
 
 def states(*shape: int) -> Tensor:
@@ -141,20 +145,27 @@ CASES: dict[str, Case] = {
     ),
     "apply_rotary, packed": Case(
         lambda: {"x": randn(B * S, H, D)}, {"x": "thd"},
-        lambda x: pn.apply_rotary(x, pn.packed_positions(torch.tensor([0, 4, 15]), B * S), INV_FREQ,
-                                  layout="thd"),
+        lambda x: pn.apply_rotary(
+            x,
+            pn.positions.packed_positions(torch.tensor([0, 4, 15]), B * S),
+            INV_FREQ,
+            layout="thd",
+        ),
         free="th",
     ),
     **{
-        f"apply_rotary_tables, {name}": Case(
+        f"apply_rotary by tables, {name}": Case(
             lambda shape=shape: {"x": randn(B, H, S, D), **tables(*shape)},
-            X, lambda x, cos, sin: pn.apply_rotary_tables(x, cos, sin), learned=["cos", "sin"],
+            X, lambda x, cos, sin: pn.apply_rotary(x, None, pn.Tables(cos, sin)),
+            learned=["cos", "sin"],
         )
         for name, shape in _TABLES.items()
     },
-    "apply_rotary_qk_tables, rows": Case(
+    "apply_rotary_qk by tables, rows": Case(
         lambda: q_and_k(**tables(40), rows=rows(3) % 40), QK,
-        lambda q, k, cos, sin, rows, **o: pn.apply_rotary_qk_tables(q, k, cos, sin, rows=rows, **o),
+        lambda q, k, cos, sin, rows, **o: pn.apply_rotary_qk(
+            q, k, None, pn.Tables(cos, sin, rows=rows), **o
+        ),
         in_place="qk",
     ),
     "rotary_tables": Case(lambda: {"positions": rows()}, {"positions": "bs"},
@@ -170,9 +181,10 @@ CASES: dict[str, Case] = {
     "norm_rotary_qk, q alone": Case(
         lambda: {"q": randn(B, H, S, D)}, {"q": "bhsd"}, lambda q: norm(q, None)[:1]
     ),
-    "norm_rotary_qk_tables": Case(
+    "norm_rotary_qk by tables": Case(
         lambda: q_and_k(**tables(B, S)), QK,
-        lambda q, k, cos, sin, **o: pn.norm_rotary_qk_tables(q, k, cos, sin, **o), in_place="qk",
+        lambda q, k, cos, sin, **o: pn.norm_rotary_qk(q, k, None, pn.Tables(cos, sin), **o),
+        in_place="qk",
     ),
     "rotary_append": Case(lambda: q_and_k(**caches()), {**QK, **CACHES}, append, gradients=False,
                           written=["keys", "values"]),
@@ -293,18 +305,18 @@ CASES: dict[str, Case] = {
     ),
     "accumulated_phases": Case(
         lambda: {"steps": randn(B, S, P), "state": states(B, P)}, {"steps": "bsp"},
-        lambda steps, state: pn.accumulated_phases(steps, axis=1, state=state), free="bp",
+        lambda steps, state: pn.selective.accumulated_phases(steps, axis=1, state=state), free="bp",
         gradients=False,
     ),
     "accumulated_phases, rows": Case(
         lambda: {"steps": randn(H, 9), "state": states(3, H)}, {"steps": "hs"},
-        lambda steps, state: pn.accumulated_phases(
+        lambda steps, state: pn.selective.accumulated_phases(
             steps, axis=-1, state=state, starts=torch.tensor([0, 4, 4, 9])
         ),
         free="h", gradients=False,
     ),
     "phase_tables": Case(
         lambda: {"phases": states(B, S, P)}, {"phases": "bsp"},
-        lambda phases: pn.phase_tables(phases), free="bsp", gradients=False,
+        lambda phases: pn.selective.phase_tables(phases), free="bsp", gradients=False,
     ),
 }  # fmt: skip

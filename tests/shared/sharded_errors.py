@@ -48,8 +48,11 @@ ERRORS: dict[str, tuple[int, Callable[[Inputs], Any], type[Exception], str]] = {
         r"apply_rotary_qk: positions: expected shape \[s\] = \[10\], .* got \[5\]; .*from_local",
     ),
     "tables of a part": (
-        2, lambda x: pn.apply_rotary_tables(x.q, *pn.rotary_tables(torch.arange(S), INV_FREQ)),
-        ValueError, r"apply_rotary_tables: cos: expected .* got \[5, 8\]; .*DTensor.from_local",
+        2,
+        lambda x: pn.apply_rotary(
+            x.q, None, pn.Tables(*pn.rotary_tables(torch.arange(S), INV_FREQ))
+        ),
+        ValueError, r"apply_rotary: cos: expected .* got \[5, 8\]; .*DTensor.from_local",
     ),
     "frequencies of a part": (1, lambda x: pn.apply_rotary(x.q, None, torch.rand(H // 2, D // 2)),
                               ValueError,

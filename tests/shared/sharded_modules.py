@@ -67,8 +67,13 @@ def attend(p: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
 
 def selective(q: torch.Tensor, k: torch.Tensor, tokens: torch.Tensor) -> Any:
     torch.manual_seed(3)
-    one = pnn.SelectiveRotaryEmbedding(D, 2 * D, 2, gate="head", bias=True)
+    one = pnn.SelectiveRotaryEmbedding(D, 2 * D, 2, gate="head", bias=True, layout="bshd")
     return one(q, k, tokens)[:2]
+
+
+def by_xpos(q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor, **options: Any) -> Any:
+    tables = pn.rotary.xpos_tables(positions, INV_FREQ)
+    return pn.apply_rotary_qk(q, k, None, tables, **options)
 
 
 ROPE = pn.Rotary(D)
@@ -78,12 +83,12 @@ MODULES: dict[str, Case] = {
         lambda: {"x": randn(B, H, S, D)}, {"x": "bhsd"},
         lambda x: pn.rerotate(x, torch.arange(S) + 9, None, ROPE),
     ),
-    "apply_xpos": Case(
-        q_and_k, QK, lambda q, k, **o: pn.apply_xpos(q, k, None, INV_FREQ, **o), in_place="qk"
+    "xpos_tables": Case(
+        q_and_k, QK, lambda q, k, **o: by_xpos(q, k, torch.arange(q.shape[2]), **o), in_place="qk"
     ),
-    "apply_xpos, rows": Case(
+    "xpos_tables, rows": Case(
         lambda: q_and_k(positions=rows()), QK,
-        lambda q, k, positions, **o: pn.apply_xpos(q, k, positions, INV_FREQ, **o), in_place="qk",
+        by_xpos, in_place="qk",
     ),
     "RotaryEmbedding": turned(lambda: pnn.RotaryEmbedding(D)),
     "NormRotaryEmbedding": turned(lambda: pnn.NormRotaryEmbedding(D)),
@@ -101,31 +106,31 @@ MODULES: dict[str, Case] = {
     "ClippedRelativeBias": scores(lambda: pnn.ClippedRelativeBias(H, 3)),
     "alibi_diagonals, slopes": Case(
         lambda: {"slopes": torch.rand(H)}, {"slopes": "h"},
-        lambda slopes: pn.alibi_diagonals(H, S, S, slopes=slopes), free="",
+        lambda slopes: pn.relative.alibi_diagonals(H, S, S, slopes=slopes), free="",
     ),
     "relative_position_bucket": numbers(
-        {"relative": torch.arange(-6, 6).view(3, 4)}, "mn", pn.relative_position_bucket, free="mn"
+        {"relative": torch.arange(-6, 6).view(3, 4)}, "mn",
+        pn.relative.relative_position_bucket, free="mn",
     ),
     "padded_positions": numbers(
-        {"mask": torch.tensor([[0, 1, 1], [1, 1, 0], [1, 1, 1]])}, "bs", pn.padded_positions,
-        free="b",
+        {"mask": torch.tensor([[0, 1, 1], [1, 1, 0], [1, 1, 1]])}, "bs",
+        pn.positions.padded_positions, free="b",
     ),
     "packed_positions": numbers(
-        {"cu_seqlens": torch.tensor([0, 3, 5])}, "n", lambda cu_seqlens: pn.packed_positions(
-            cu_seqlens, 6
-        ),
+        {"cu_seqlens": torch.tensor([0, 3, 5])}, "n",
+        lambda cu_seqlens: pn.positions.packed_positions(cu_seqlens, 6),
     ),
     "ContextParallel.packed": numbers(
         {"cu_seqlens": torch.tensor([0, 4, 12])}, "n",
-        lambda cu_seqlens: tuple(pn.ContextParallel(1, 2).packed(cu_seqlens, 12)),
+        lambda cu_seqlens: tuple(pn.positions.ContextParallel(1, 2).packed(cu_seqlens, 12)),
     ),
     "add_unrotated_tokens": numbers(
         {"positions": torch.arange(10).view(2, 5)}, "As",
-        lambda positions: pn.add_unrotated_tokens(positions, before=1),
+        lambda positions: pn.positions.add_unrotated_tokens(positions, before=1),
     ),
     "vision_language_positions": numbers(
         {"types": torch.tensor([[0, 1, 1, 1, 1, 1, 1, 0]])}, "bs",
-        lambda types: pn.vision_language_positions(types, [[1, 4, 6]]),
+        lambda types: pn.positions.vision_language_positions(types, [[1, 4, 6]]),
     ),
     "FIRE": scores(lambda: pnn.FIRE(H, causal=True), in_place=()),
     "RelativePositionalEncoding": scored(lambda: pnn.RelativePositionalEncoding(H * D, H)),

@@ -10,6 +10,7 @@ from types import ModuleType
 
 import pytest
 
+import posenc_native as pn
 from posenc_native.engines import backend as implementations
 
 NATIVE = implementations.native
@@ -24,6 +25,7 @@ LARGE = 5 << 18
 # A module like the native one whose kernels are those of CUDA, run on the host thread by thread.
 try:
     CUDA_ON_HOST: ModuleType | None = importlib.import_module("posenc_native._cuda_on_host")
+    CUDA_ON_HOST.use_tables(pn.Tables)  # type: ignore[union-attr]
 except ImportError:
     CUDA_ON_HOST = None
 NEEDS_CUDA_ON_HOST = pytest.mark.skipif(CUDA_ON_HOST is None, reason="built by scripts/setup.sh")

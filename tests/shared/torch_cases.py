@@ -166,7 +166,7 @@ class RotaryCase:
         return torch.stack([values, values + 3], -2) if self.batched else values
 
     def inv_freq(self, device="cpu") -> torch.Tensor:
-        return torch.tensor(pn.rotary_frequencies(2 * self.pairs)[0], device=device)
+        return torch.tensor(pn.rotary.rotary_frequencies(2 * self.pairs)[0], device=device)
 
     def options(self, device="cpu") -> dict[str, Any]:
         """The keyword arguments of apply_rotary."""
@@ -177,7 +177,7 @@ class RotaryCase:
         }  # fmt: skip
 
     def table_options(self) -> dict[str, Any]:
-        """The keyword arguments of apply_rotary_tables."""
+        """The keyword arguments of apply_rotary beside tables."""
         return {
             "layout": self.layout, "pairing": self.pairing, "rotary_start": self.rotary_start,
             "inverse": self.inverse,
@@ -193,7 +193,7 @@ class RotaryCase:
         return tuple(map(_array, positional)), {k: _array(v) for k, v in options.items()}
 
     def tables(self, dtype=torch.float32, device="cpu") -> tuple[torch.Tensor, torch.Tensor]:
-        """cos and sin for apply_rotary_tables, scale in them."""
+        """cos and sin of the case, scale in them."""
         positions = self.position_tensor(device)
         return pn.rotary_tables(
             torch.arange(SIZES["s"], device=device) if positions is None else positions,

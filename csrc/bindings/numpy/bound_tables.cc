@@ -126,7 +126,7 @@ class BoundTables final : public BoundCall {
   }
 
  private:
-  static constexpr const char* kFunction = "apply_rotary_qk_tables";
+  static constexpr const char* kFunction = "apply_rotary_qk";
   // Places of arrays, whether they are given or not.
   static constexpr size_t kCos = 2, kSin = 3, kWeights = 4, kArrays = 6;
   // Layers of a model differ little: two widths of a head, two lengths.

@@ -19,6 +19,14 @@ namespace py = pybind11;
 // Ints of a list that is read here: positions or slots of a token or two.
 constexpr Py_ssize_t kMaxListed = 8;
 
+// The type of what may stand where frequencies do: Tables (posenc_native.Tables), a named tuple of
+// cos, sin, rows, axis_map and compute; each of the first three may be a pair for q and k.
+enum TablesField : Py_ssize_t { kCos, kSin, kRows, kAxisMap, kCompute };
+inline PyTypeObject* tables_type = nullptr;
+inline bool is_tables(PyObject* object) {
+  return Py_TYPE(object) == tables_type && PyTuple_GET_SIZE(object) == kCompute + 1;
+}
+
 inline py::object not_mine() { return py::reinterpret_borrow<py::object>(Py_NotImplemented); }
 
 // Whether arguments are of the kinds that are read here. The operand, an array or a tensor, is the
@@ -45,6 +53,21 @@ class Screen {
       return follower_ == tensors::Follower::kNone || !library_.requires_grad(argument);
     }
     return type == &PyList_Type && takes_list(argument);
+  }
+
+  // Tables: arrays or tensors, and pairs of them.
+  bool takes_tables(PyObject* tables) const {
+    for (Py_ssize_t i = kCos; i <= kCompute; ++i) {
+      PyObject* const part = PyTuple_GET_ITEM(tables, i);
+      if (!PyTuple_CheckExact(part)) {
+        if (!takes(part)) return false;
+        continue;
+      }
+      for (Py_ssize_t j = 0; j < PyTuple_GET_SIZE(part); ++j) {
+        if (!takes(PyTuple_GET_ITEM(part, j))) return false;
+      }
+    }
+    return true;
   }
 
   // Two of the memory that is written to.
@@ -78,7 +101,8 @@ inline bool may_enter(PyObject* const* args, size_t count) {
   const Screen screen(operand);
   if (!screen.takes_operand(operand)) return false;
   for (size_t i = 0; i + 1 < count; ++i) {
-    if (!screen.takes(args[i])) return false;
+    if (screen.takes(args[i])) continue;
+    if (!is_tables(args[i]) || !screen.takes_tables(args[i])) return false;
   }
   PyObject* const last = args[count - 1];
   return PyTuple_CheckExact(last) ? screen.takes_tuple(last) : screen.takes(last);

@@ -47,6 +47,9 @@ PYBIND11_MODULE(unguarded, m, pybind11::mod_gil_not_used()) {
     return posenc::tensors::Library::get().use(tensor, parameter, empty_like, float32, increment,
                                                addresses, keys, forward_mode, registered, kernels);
   });
+  m.def("use_tables", [](const py::type& type) {
+    tables_type = reinterpret_cast<PyTypeObject*>(type.inc_ref().ptr());
+  });
   m.def("set_num_threads", [](int n) { num_threads.store(n, std::memory_order_relaxed); });
   m.def("get_num_threads", [] { return num_threads.load(std::memory_order_relaxed); });
   // For tests: small calls on several threads. 0 restores the default.

@@ -164,12 +164,21 @@ using NormByTables = NormRotaryArguments<AnglesFrom::kTables, false>;
 using AppendByPositions = NormRotaryArguments<AnglesFrom::kPositions, true>;
 using AppendByTables = NormRotaryArguments<AnglesFrom::kTables, true>;
 
-py::object norm_rotary_qk(py::handle q, py::handle k, NormByPositions options, py::handle to) {
-  return NormRotation("norm_rotary_qk", q, options).rotate(q, k, to);
+// run(rotation) of the options of a call, by positions or by tables.
+template <typename ByTables, typename ByPositions, typename Run>
+py::object rotated(const char* function, py::handle q, ByPositions options, const Run& run) {
+  if (!is_tables(options.arguments[1])) {
+    NormRotation rotation(function, q, options);
+    return run(rotation);
+  }
+  const TableArguments tables(function, options.arguments, options.count, false);
+  NormRotation rotation(function, q, ByTables{tables.arguments(), tables.count()});
+  return run(rotation);
 }
 
-py::object norm_rotary_qk_tables(py::handle q, py::handle k, NormByTables options, py::handle to) {
-  return NormRotation("norm_rotary_qk_tables", q, options).rotate(q, k, to);
+py::object norm_rotary_qk(py::handle q, py::handle k, NormByPositions options, py::handle to) {
+  return rotated<NormByTables>("norm_rotary_qk", q, options,
+                               [&](NormRotation& rotation) { return rotation.rotate(q, k, to); });
 }
 
 py::tuple norm_rotary_backward(py::handle grad_q, py::handle grad_k, py::handle q, py::handle k,
@@ -179,28 +188,21 @@ py::tuple norm_rotary_backward(py::handle grad_q, py::handle grad_k, py::handle 
 
 py::object rotary_append(py::handle q, py::handle k, py::handle v, AppendByPositions options,
                          py::handle to) {
-  return NormRotation("rotary_append", q, options).append(q, k, v, to);
-}
-
-py::object rotary_append_tables(py::handle q, py::handle k, py::handle v, AppendByTables options,
-                                py::handle to) {
-  return NormRotation("rotary_append_tables", q, options).append(q, k, v, to);
+  return rotated<AppendByTables>("rotary_append", q, options, [&](NormRotation& rotation) {
+    return rotation.append(q, k, v, to);
+  });
 }
 
 }  // namespace
 
 void define_norm_rotary(py::module_& m, py::module_& door) {
   static PyMethodDef methods[] = {method<&norm_rotary_qk>("norm_rotary_qk"),
-                                  method<&norm_rotary_qk_tables>("norm_rotary_qk_tables"),
                                   method<&norm_rotary_backward>("norm_rotary_backward"),
                                   method<&rotary_append>("rotary_append"),
-                                  method<&rotary_append_tables>("rotary_append_tables"),
                                   {nullptr, nullptr, 0, nullptr}};
   add_methods(m, methods);
   static PyMethodDef at_door[] = {method<&norm_rotary_qk, true>("norm_rotary_qk"),
-                                  method<&norm_rotary_qk_tables, true>("norm_rotary_qk_tables"),
                                   method<&rotary_append, true>("rotary_append"),
-                                  method<&rotary_append_tables, true>("rotary_append_tables"),
                                   {nullptr, nullptr, 0, nullptr}};
   add_methods(door, at_door);
 }

@@ -14,8 +14,84 @@
 #include "bindings/numpy/arguments.h"
 #include "bindings/numpy/door.h"
 #include "bindings/numpy/run.h"
+#include "core/norm_rotary.h"
 
 namespace posenc::numpy {
+
+// The options of a call by tables in the order of RotaryOptions (and of NormRotaryOptions), made of
+// those of a call by positions that has Tables for frequencies.
+class TableArguments {
+ public:
+  // `two`: whether there are a q and a k, for which tables may be pairs.
+  TableArguments(const char* function, PyObject* const* options, size_t count, bool two) {
+    const auto none_beside = [&](size_t at, const char* name) {
+      if (at < count && options[at] != Py_None && !is_one(options[at])) {
+        fail_value(function, name, "None, which Tables stand for", "a value");
+      }
+    };
+    none_beside(kPositions, "positions");
+    none_beside(kAxisMapOfAngles, "axis_map");
+    none_beside(kScale, "scale");
+    none_beside(kPositionsOfK, "positions");
+    none_beside(kComputeOfNorm, "compute");
+    PyObject* const tables = options[kInvFreq];
+    if (PyTuple_GET_ITEM(tables, kCompute) == Py_None) {
+      fail_type(function, "compute", "a str", "None");
+    }
+    PyObject *of_q[kTablePairs], *of_k[kTablePairs];
+    for (size_t i = 0; i < kTablePairs; ++i) {
+      PyObject* const value = PyTuple_GET_ITEM(tables, static_cast<Py_ssize_t>(i));
+      const bool pair = PyTuple_CheckExact(value);
+      if (pair && (!two || PyTuple_GET_SIZE(value) != 2)) {
+        fail_value(function, "inv_freq", two ? "Tables with pairs (q, k)" : "Tables without pairs",
+                   "a tuple");
+      }
+      of_q[i] = pair ? PyTuple_GET_ITEM(value, 0) : value;
+      of_k[i] = pair ? PyTuple_GET_ITEM(value, 1) : Py_None;
+    }
+    if ((of_k[kCos] == Py_None) != (of_k[kSin] == Py_None)) {
+      fail_value(function, "inv_freq", "Tables with pairs for both cos and sin", "one pair");
+    }
+    for (PyObject* const argument :
+         {of_q[kCos], of_q[kSin], options[kLayout], options[kPairing], options[kRotaryStart],
+          options[kInverse], PyTuple_GET_ITEM(tables, kCompute), of_q[kRows],
+          PyTuple_GET_ITEM(tables, kAxisMap), of_k[kCos], of_k[kSin], of_k[kRows]}) {
+      arguments_[count_++] = argument;
+    }
+    for (size_t at = kStartOfK; at < count; ++at) {
+      if (at != kComputeOfNorm) arguments_[count_++] = options[at];
+    }
+  }
+
+  PyObject* const* arguments() const { return arguments_; }
+  size_t count() const { return count_; }
+
+ private:
+  // The order of RotaryOptions by positions; a norm has its own `compute` behind them.
+  enum Option : size_t {
+    kPositions,
+    kInvFreq,
+    kLayout,
+    kPairing,
+    kRotaryStart,
+    kAxisMapOfAngles,
+    kScale,
+    kInverse,
+    kPositionsOfK,
+    kStartOfK,
+    kOutPairing,
+    kComputeOfNorm,
+  };
+  static constexpr size_t kTablePairs = 3;
+  static constexpr size_t kMost = NormRotaryOptionCount(AnglesFrom::kTables, true).all;
+
+  static bool is_one(PyObject* value) {
+    return PyFloat_CheckExact(value) && PyFloat_AS_DOUBLE(value) == 1.0;
+  }
+
+  PyObject* arguments_[kMost];
+  size_t count_ = 0;
+};
 
 // kMaxArrays: how many arrays the options may have.
 template <size_t kMaxArrays>
@@ -64,7 +140,7 @@ class CallArguments {
       if (first > INT64_MAX - (int64_t{1} << 48)) call.all_read_ = false;
     }
     void text(const char* name, std::string_view& value) {
-      if (is_layout(name) ? !is_given() : next == end) return;
+      if (has_default(name) ? !is_given() : next == end) return;
       value = numpy::text(call.function_, name, *next++);
     }
     void pairing(const char* name, std::string_view& value) {
@@ -91,7 +167,7 @@ class CallArguments {
       call.all_read_ = false;
       return false;
     }
-    static bool is_layout(std::string_view name) { return name == "layout"; }
+    static bool has_default(std::string_view name) { return name == "layout" || name == "compute"; }
     static bool is_scale(std::string_view name) { return name == "scale"; }
     bool is_given() {
       if (next == end) return false;

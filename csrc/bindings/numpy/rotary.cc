@@ -26,7 +26,7 @@ template <AnglesFrom from>
 struct Options {
   static constexpr size_t kArguments = RotaryOptionCount(from).all;
   // The last ones may be left out, which takes no time then.
-  static constexpr size_t kRequired = from == AnglesFrom::kTables ? 7 : 8;
+  static constexpr size_t kRequired = 8;
 
   PyObject* const* arguments;
   size_t count;
@@ -216,14 +216,29 @@ class Rotation : CallArguments<kMaxArrays> {
   Form form_ = Form::kNew;
 };
 
+// rotate(rotation) of the options of a call, by positions or by tables.
+template <typename Rotate>
+py::object rotated(const char* function, py::handle x, PositionOptions options, bool two,
+                   const Rotate& rotate) {
+  if (!is_tables(options.arguments[1])) {
+    Rotation rotation(function, x, options);
+    return rotate(rotation);
+  }
+  const TableArguments tables(function, options.arguments, options.count, two);
+  Rotation rotation(function, x, TableOptions{tables.arguments(), tables.count()});
+  return rotate(rotation);
+}
+
 py::object apply_rotary(py::handle x, PositionOptions options, py::handle out) {
-  return Rotation("apply_rotary", x, options).rotate(x, out);
+  return rotated("apply_rotary", x, options, false,
+                 [&](Rotation& rotation) { return rotation.rotate(x, out); });
 }
 
 py::handle operand(py::handle q, py::handle k) { return q.is_none() ? k : q; }
 
 py::object apply_rotary_qk(py::handle q, py::handle k, PositionOptions options, py::handle to) {
-  return Rotation("apply_rotary_qk", operand(q, k), options).rotate(q, k, to);
+  return rotated("apply_rotary_qk", operand(q, k), options, true,
+                 [&](Rotation& rotation) { return rotation.rotate(q, k, to); });
 }
 
 // As apply_rotary_qk, for heads of one width: to ask Python for a shape takes a tensor as long as a
@@ -240,14 +255,6 @@ py::tuple rotary_backward(py::handle grads, py::handle inputs, PositionOptions o
       .rotate_back(grads, inputs, boolean(of_positions));
 }
 
-py::object apply_rotary_tables(py::handle x, TableOptions options, py::handle out) {
-  return Rotation("apply_rotary_tables", x, options).rotate(x, out);
-}
-
-py::object apply_rotary_qk_tables(py::handle q, py::handle k, TableOptions options, py::handle to) {
-  return Rotation("apply_rotary_qk_tables", operand(q, k), options).rotate(q, k, to);
-}
-
 py::object selective_rotary_qk(py::handle q, py::handle k, StepOptions options, py::handle to) {
   return Rotation("selective_rotary_qk", operand(q, k), options).rotate_by_steps(q, k, to);
 }
@@ -258,16 +265,12 @@ void define_rotary(py::module_& m, py::module_& door) {
   static PyMethodDef methods[] = {method<&apply_rotary>("apply_rotary"),
                                   method<&apply_rotary_qk>("apply_rotary_qk"),
                                   method<&rotary_backward>("rotary_backward"),
-                                  method<&apply_rotary_tables>("apply_rotary_tables"),
-                                  method<&apply_rotary_qk_tables>("apply_rotary_qk_tables"),
                                   method<&selective_rotary_qk>("selective_rotary_qk"),
                                   {nullptr, nullptr, 0, nullptr}};
   add_methods(m, methods);
   static PyMethodDef at_door[] = {method<&apply_rotary, true>("apply_rotary"),
                                   method<&apply_rotary_qk, true>("apply_rotary_qk"),
                                   method<&rotate_heads, true>("rotate_heads"),
-                                  method<&apply_rotary_tables, true>("apply_rotary_tables"),
-                                  method<&apply_rotary_qk_tables, true>("apply_rotary_qk_tables"),
                                   method<&selective_rotary_qk, true>("selective_rotary_qk"),
                                   {nullptr, nullptr, 0, nullptr}};
   add_methods(door, at_door);

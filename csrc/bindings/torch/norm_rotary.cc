@@ -21,9 +21,8 @@ using Options = CallOptions<NormRotaryOptions, std::max(kByPositions.arrays, kBy
                             std::max(kByPositions.texts, kByTables.texts)>;
 
 // The public function that error messages name.
-constexpr const char* function_name(AnglesFrom from, bool append) {
-  if (append) return from == AnglesFrom::kTables ? "rotary_append_tables" : "rotary_append";
-  return from == AnglesFrom::kTables ? "norm_rotary_qk_tables" : "norm_rotary_qk";
+constexpr const char* function_name(bool append) {
+  return append ? "rotary_append" : "norm_rotary_qk";
 }
 
 enum class Result { kNew, kInPlace, kOut };
@@ -56,7 +55,7 @@ void norm_rotary(StableIValue* values, uint64_t size, uint64_t /*results*/) {
   const auto rotate_to = [&](const Tensor* out) {
     stack.all_taken();
     translate_errors([&] {
-      const Call tensors(function_name(from, false), in[0]);
+      const Call tensors(function_name(false), in[0]);
       NormRotaryCall call;
       static_cast<NormRotaryOptions&>(call) = options.describe(tensors);
       call.function = tensors.function;
@@ -85,7 +84,7 @@ void append(StableIValue* values, uint64_t size, uint64_t /*results*/) {
   const auto rotate_to = [&](const Tensor* out) {
     stack.all_taken();
     translate_errors([&] {
-      const Call tensors(function_name(from, true), in[0]);
+      const Call tensors(function_name(true), in[0]);
       NormRotaryCall call;
       static_cast<NormRotaryOptions&>(call) = options.describe(tensors);
       call.function = tensors.function;
@@ -102,13 +101,13 @@ void append(StableIValue* values, uint64_t size, uint64_t /*results*/) {
     const Tensor out_q = stack.take<Tensor>();
     const OptionalTensor out_k = stack.take<OptionalTensor>();
     const bool with_k = options.options().return_k;
-    STD_TORCH_CHECK(with_k == out_k.has_value(), function_name(from, true),
+    STD_TORCH_CHECK(with_k == out_k.has_value(), function_name(true),
                     ": out_k: expected a tensor where return_k is True, else None");
     const Tensor out[] = {out_q, with_k ? *out_k : in[1]};
     rotate_to(out);
   } else {
     const bool with_k = options.options().return_k;
-    const Call tensors(function_name(from, true), in[0]);
+    const Call tensors(function_name(true), in[0]);
     const Tensor out[] = {
         new_like(in[0]),
         with_k ? new_like(in[1]) : new_tensor({0}, in[1].scalar_type(), tensors.device)};
@@ -129,7 +128,7 @@ void norm_rotary_backward(StableIValue* values, uint64_t size, uint64_t /*result
   const Tensor out[] = {new_like(x[0]), new_like(x[1])};
   Tensor weights[2];
   translate_errors([&] {
-    const Call tensors(function_name(from, false), x[0]);
+    const Call tensors(function_name(false), x[0]);
     NormRotaryCall call;
     static_cast<NormRotaryOptions&>(call) = options.describe(tensors);
     call.function = tensors.function;

@@ -60,9 +60,6 @@ using Options = CallOptions<RotaryOptions, kMaxArrays, kMaxTexts>;
 // The public function that error messages name.
 constexpr const char* function_name(AnglesFrom from, size_t count) {
   if (from == AnglesFrom::kSteps) return "selective_rotary_qk";
-  if (from == AnglesFrom::kTables) {
-    return count == 1 ? "apply_rotary_tables" : "apply_rotary_qk_tables";
-  }
   return count == 1 ? "apply_rotary" : "apply_rotary_qk";
 }
 

@@ -17,10 +17,10 @@ from posenc_native.checkpoints.formats.description import (
     trained_length,
 )
 from posenc_native.checkpoints.formats.reading import read
+from posenc_native.checkpoints.weights import PairingEvidence
 from posenc_native.core.calls import arguments
 from posenc_native.encodings.rotary.rotary import Rotary
 from posenc_native.models.config import LayerGroup
-from posenc_native.models.weights import PairingEvidence
 
 from .comparison import Comparison, Difference, LayerError
 from .distances import distances_at, first_visible

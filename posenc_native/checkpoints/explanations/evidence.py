@@ -7,11 +7,11 @@ import re
 from typing import Any
 
 from posenc_native.checkpoints.formats.description import Description
+from posenc_native.checkpoints.weights import PairingEvidence, guess_pairing
 from posenc_native.core.calls.arguments import wrong_value
 from posenc_native.core.calls.errors import named
 from posenc_native.core.calls.optional import absent, install_command
 from posenc_native.encodings.rotary.rotary import Rotary
-from posenc_native.models.weights import PairingEvidence, guess_pairing
 
 _QUERY = re.compile(r"(^|[._])(?P<name>q_proj|wq|attn_q)\.weight$")
 _KEYS = {"q_proj": "k_proj", "wq": "wk", "attn_q": "attn_k"}

@@ -23,7 +23,6 @@ from posenc_native.cli.plot import FORMATS, show
 from posenc_native.cli.terminal import printable, show_text
 from posenc_native.core.calls.errors import names_like
 from posenc_native.encodings.rotary.rotary import Rotary
-from posenc_native.models.presets import rotary_presets
 from posenc_native.plot import frequencies
 
 Form = Annotated[str, Kind(choices=tuple(WRITERS))]
@@ -78,8 +77,8 @@ def explain(
         raise UsageError("--permuted: requires --as")
     source = preset if path is None else path
     with errors_as_json(json):
-        if preset is not None and preset not in rotary_presets():
-            like = names_like(preset, rotary_presets(), cutoff=0.4)
+        if preset is not None and preset not in Rotary.presets():
+            like = names_like(preset, Rotary.presets(), cutoff=0.4)
             expected = f"a preset like {', '.join(like)}" if like else "a preset"
             raise UsageError(f"--preset: expected {expected}, got {preset!r}")
         with reading_config(Path(source or "")):

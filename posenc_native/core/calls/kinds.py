@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import torch
     from typing_extensions import NotRequired, TypedDict
 
+    from .tables import Tables
+
 # The dtype of an array, which is also the dtype of the result.
 Number = TypeVar("Number", bound=np.generic)
 Number_co = TypeVar("Number_co", bound=np.generic, covariant=True)
@@ -66,6 +68,8 @@ if TYPE_CHECKING:
     Numbers = npt.ArrayLike | torch.Tensor
     # Radians per position, or a description that has them.
     Frequencies = npt.ArrayLike | torch.Tensor | SupportsRotary
+    # Where angles come from: these, or tables.
+    Angles = Frequencies | Tables
     Pairing = Literal["half", "interleaved"] | int
     # Positions of q and k: the same for both, or a pair.
     NumbersOfTwo = Numbers | tuple[Numbers | None, Numbers | None] | None
@@ -79,7 +83,7 @@ if TYPE_CHECKING:
     NumPyDtype = npt.DTypeLike | None
     Dtype = npt.DTypeLike | TorchDtype | None
 
-    # Names that arguments accept; tests/core/calls/test_kinds.py compares them with those in the code.
+    # Names that arguments accept; tests/core/calls/test_kinds.py compares them with the code.
     AxialPairing = Pairing | Literal["per_axis"]
     SinusoidalLayout = Literal["interleaved", "sin_cos", "cos_sin"]
     AxisPlace = Literal["outer", "middle", "inner"]

@@ -30,7 +30,8 @@ NORMS = ("head", "token")
 class Norm(NamedTuple):
     """The options of a norm, in the order of the operators' schemas and of the native module.
 
-    `compute` comes between them and the options of the rotation; a `TableRotation` includes it.
+    `compute` comes between them and the options of the rotation; where angles come from `Tables`,
+    these include it.
     """
 
     q_weight: Any = None
@@ -51,7 +52,7 @@ class NormOptions(TypedDict, total=False):
     norm_over: Literal["head", "token"]
     weight_offset: float
     norm_first: bool
-    compute: Literal["float32", "as_written"]
+    compute: Literal["float32", "as_written"] | None
 
 
 class NormCallOptions(NormOptions, total=False):
@@ -63,17 +64,10 @@ class NormCallOptions(NormOptions, total=False):
 
 
 class NormedRotationOptions(NormOptions, PairOptions, total=False):
-    """Keywords of a norm and a rotation by positions and frequencies."""
+    """Keywords of a norm and a rotation."""
 
     axis_map: npt.ArrayLike | torch.Tensor | None
     scale: float | None
-
-
-class NormedTableRotationOptions(NormOptions, PairOptions, total=False):
-    """Keywords of a norm and a rotation by precomputed tables."""
-
-    rows: npt.ArrayLike | torch.Tensor | None
-    axis_map: npt.ArrayLike | torch.Tensor | None
 
 
 def check_norm(function: str, norm: Norm, dtype: object, layout: object) -> Norm:

@@ -13,6 +13,7 @@ from numpy import ndarray
 
 from . import arguments
 from .errors import blame
+from .tables import Tables
 
 
 def outputs(function: str, out: Any, inplace: bool, missing: int | None = None) -> tuple[Any, Any]:
@@ -133,32 +134,48 @@ def consecutive(function: str, first: int, count: int, x: Any) -> Any:
     return torch.arange(count, device=x.device) + first
 
 
-def tables_of_each(
-    function: str, q: Any, cos: Any, sin: Any
-) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """cos for q and k, and sin; None for k if they are the same. As arrays if q is an array."""
-    for (name, table), (other_name, other) in permutations((("cos", cos), ("sin", sin))):
-        if is_pair(other) and not is_pair(table):
-            expected = f"a pair ({name}_q, {name}_k), since {other_name} is a pair"
-            arguments.wrong_type(function, name, expected, type(table).__name__)
-    if not is_pair(cos):
-        return (cos, None), (sin, None)
-    pairs = {"cos": list(cos), "sin": list(sin)}
-    for name, pair in pairs.items():
-        for i in (0, 1):
-            if type(pair[i]) is not ndarray and not arguments.is_tensor(q):
-                pair[i] = arguments.as_array(function, f"{name}[{i}]", pair[i])
-    return (pairs["cos"][0], pairs["cos"][1]), (pairs["sin"][0], pairs["sin"][1])
+def pairs_of(function: str, tables: Tables, two: bool) -> Tables:
+    """Tables in which tuples are pairs for q and k.
+
+    Raises:
+        TypeError: only one of cos and sin is a pair, or one is and there are no two to rotate.
+    """
+    given: dict[str, Any] = {"cos": tables.cos, "sin": tables.sin, "rows": tables.rows}
+    tuples = {name: value for name, value in given.items() if type(value) is tuple}
+    if not tuples:
+        return tables
+    pairs = {name for name, value in tuples.items() if is_pair(value)}
+    if pairs and not two:
+        name = min(pairs)
+        wanted = "one for q and k" if name == "rows" else "one table for q and k"
+        arguments.wrong_type(function, name, f"{wanted} (apply_rotary_qk takes pairs)", "a pair")
+    for name, other in permutations(("cos", "sin")):
+        if other in pairs and name not in pairs:
+            expected = f"a pair ({name}_q, {name}_k), since {other} is a pair"
+            arguments.wrong_type(function, name, expected, type(given[name]).__name__)
+    lists: dict[str, Any] = {
+        name: list(value) for name, value in tuples.items() if name not in pairs
+    }
+    return tables._replace(**lists) if lists else tables
 
 
-def rows_of_each(function: str, q: Any, rows: Any) -> tuple[Any, Any]:
-    """Rows of the tables for q, and those for k if they differ; as arrays if q is an array."""
-    pair = list(rows) if is_pair(rows) else [rows, None]
-    for i, one in enumerate(pair):
-        if one is not None and type(one) is not ndarray and not arguments.is_tensor(q):
-            name = f"rows[{i}]" if is_pair(rows) else "rows"
-            pair[i] = arguments.as_array(function, name, one)
-    return pair[0], pair[1]
+def as_tables(function: str, tables: Tables) -> Tables:
+    """Tables of arrays."""
+    changes: dict[str, Any] = {}
+    for name in ("cos", "sin", "rows", "axis_map"):
+        value = getattr(tables, name)
+        if type(value) is ndarray or (value is None and name in ("rows", "axis_map")):
+            continue
+        changes[name] = (
+            tuple(_as_array(function, f"{name}[{i}]", value[i]) for i in (0, 1))
+            if type(value) is tuple and name != "axis_map"
+            else _as_array(function, name, value)
+        )
+    return tables._replace(**changes) if changes else tables
+
+
+def _as_array(function: str, name: str, value: Any) -> Any:
+    return value if type(value) is ndarray else arguments.as_array(function, name, value)
 
 
 def starts_of_each(function: str, rotary_start: Any) -> tuple[Any, int]:

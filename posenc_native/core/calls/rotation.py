@@ -1,27 +1,32 @@
 """The options of a rotation, declared once for all layers.
 
 Below the public functions a call is ``f(x, *rotation, out)`` or ``f(q, k, *rotation, inplace)``:
-the fields of a `Rotation` or a `TableRotation` in their order. The operators' schemas and the
-native module use the same order. Small calls pass the options on by position. Code that inspects
-them makes the record: ``Rotation(*options)``. Options at the end may be omitted.
+the fields of a `Rotation` in their order, which the native module uses, too. Small calls pass the
+options on by position. Code that inspects them makes the record: ``Rotation(*options)``. Options at
+the end may be omitted.
+
+`Rotation.inv_freq` is where angles come from, besides positions: frequencies, or `Tables` of
+cosines and sines. The operators' schemas have the parts of tables one by one: `flat`.
 
 Above `engines/rotations.py`, None stands for an option that was not given; below it, every option
 has its value.
 
 A public option that may be a pair for q and k is two fields: the option itself for q, and a field
 for k whose name begins with ``k_``. The default of that field means that k has the option of q.
+Tables have pairs as tuples.
 
-`RotationOptions` and `TableRotationOptions` declare the same for type checkers: the keywords of the
-public functions. `tests/core/calls/test_rotation.py` checks that all of them agree.
+`RotationOptions` declares the same for type checkers: the keywords of the public functions.
+`tests/core/calls/test_rotation.py` checks that all of them agree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
 from .errors import blame, fault_of
+from .tables import Tables
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -30,23 +35,11 @@ if TYPE_CHECKING:
     from .kinds import Pairing
 
 
-AnyRotation = TypeVar("AnyRotation", bound="Rotation | TableRotation")
-
-
-def _turned_back(rotation: AnyRotation) -> AnyRotation:
-    record: Any = rotation
-    if rotation.out_pairing == "same":
-        at = rotation._fields.index("inverse")  # _replace takes several times as long
-        return record._make((*rotation[:at], not rotation.inverse, *rotation[at + 1 :]))  # type: ignore[no-any-return]
-    pairings = {"pairing": rotation.out_pairing, "out_pairing": rotation.pairing}
-    return record._replace(inverse=not rotation.inverse, **pairings)  # type: ignore[no-any-return]
-
-
 class Rotation(NamedTuple):
-    """A rotation by positions and frequencies."""
+    """How x, or q and k, are rotated."""
 
     positions: Any
-    inv_freq: Any
+    inv_freq: Any  # frequencies, or Tables
     layout: Any = "bhsd"
     pairing: Any = "half"
     rotary_start: Any = 0
@@ -59,62 +52,102 @@ class Rotation(NamedTuple):
 
     def turned_back(self) -> Rotation:
         """The inverse rotation: the transpose."""
-        return _turned_back(self)
+        if self.out_pairing == "same":
+            at = self._fields.index("inverse")
+            options: Any = (*self[:at], not self.inverse, *self[at + 1 :])
+            return Rotation(*options)  # _replace takes several times as long
+        pairings = {"pairing": self.out_pairing, "out_pairing": self.pairing}
+        return self._replace(inverse=not self.inverse, **pairings)
+
+    def option(self, name: str) -> Any:
+        """An option by its name, also one of the tables; None if there is none."""
+        owner = self.inv_freq if type(self.inv_freq) is Tables and name in Tables._fields else self
+        return getattr(owner, name, None)
 
 
-class TableRotation(NamedTuple):
-    """A rotation by precomputed cosines and sines."""
+def by_tables(rotation: Rotation) -> bool:
+    """Whether the angles come from tables."""
+    return type(rotation.inv_freq) is Tables
 
+
+# The options of a rotation by tables in the order of the operators' schemas.
+OF_TABLES = (
+    "cos", "sin", "layout", "pairing", "rotary_start", "inverse", "compute", "rows", "axis_map",
+    "k_cos", "k_sin", "k_rows", "k_start", "out_pairing",
+)  # fmt: skip
+
+
+def schema(tables: bool) -> tuple[str, ...]:
+    """The names of the options in the order of the operators' schemas."""
+    return OF_TABLES if tables else Rotation._fields
+
+
+def flat(rotation: Rotation) -> tuple[Any, ...]:
+    """The options in the order of the operators' schemas, without tuples of tensors."""
+    tables = rotation.inv_freq
+    if type(tables) is not Tables:
+        return rotation
     cos: Any
     sin: Any
-    layout: Any = "bhsd"
-    pairing: Any = "half"
-    rotary_start: Any = 0
-    inverse: bool = False
-    compute: str = "float32"
-    rows: Any = None
-    axis_map: Any = None
-    k_cos: Any = None
-    k_sin: Any = None
-    k_rows: Any = None
-    k_start: int = -1
-    out_pairing: str | int = "same"
-
-    def turned_back(self) -> TableRotation:
-        """The inverse rotation: the transpose."""
-        return _turned_back(self)
+    rows: Any
+    cos, sin, rows, axis_map, compute = tables
+    k_cos = k_sin = k_rows = None
+    if type(cos) is tuple:
+        (cos, k_cos), (sin, k_sin) = cos, sin
+    if type(rows) is tuple:
+        rows, k_rows = rows
+    return (
+        cos, sin, rotation.layout, rotation.pairing, rotation.rotary_start, rotation.inverse,
+        compute, rows, axis_map, k_cos, k_sin, k_rows, rotation.k_start, rotation.out_pairing,
+    )  # fmt: skip
 
 
-# The fields for k, by those for q.
-_OF_K = {
-    **{name: f"k_{name}" for name in ("positions", "cos", "sin", "rows")},
-    "rotary_start": "k_start",
-}
+def from_flat(options: Sequence[Any], tables: bool) -> Rotation:
+    """The rotation with these options; tables: they are in the order for tables."""
+    if not tables:
+        return Rotation(*options)
+    defaults = (
+        "bhsd", "half", 0, False, "float32", None, None, None, None, None, -1, "same",
+    )  # fmt: skip
+    given: list[Any] = [*options, *defaults[len(options) - 2 :]]
+    cos, sin, layout, pairing, start, inverse, compute, rows, axis_map = given[:9]
+    k_cos, k_sin, k_rows, k_start, out_pairing = given[9:]
+    if k_cos is not None:
+        cos, sin = (cos, k_cos), (sin, k_sin)
+    if k_rows is not None:
+        rows = rows, k_rows
+    return Rotation(
+        None, Tables(cos, sin, rows, axis_map, compute), layout, pairing, start, inverse=inverse,
+        k_start=k_start, out_pairing=out_pairing,
+    )  # fmt: skip
 
 
-def own_tokens(rotation: Rotation | TableRotation) -> bool:
+def own_tokens(rotation: Rotation) -> bool:
     """Whether k has separate positions, tables or rows, and therefore separate tokens."""
-    if isinstance(rotation, Rotation):
-        return rotation.k_positions is not None
-    return rotation.k_cos is not None or rotation.k_rows is not None
+    tables = rotation.inv_freq
+    if type(tables) is Tables:
+        return type(tables.cos) is tuple or type(tables.rows) is tuple
+    return rotation.k_positions is not None
 
 
-def apart(rotation: Rotation | TableRotation) -> bool:
+def apart(rotation: Rotation) -> bool:
     """Whether q and k are rotated separately."""
     return own_tokens(rotation) or rotation.k_start >= 0
 
 
-def of_each(rotation: AnyRotation) -> tuple[AnyRotation, AnyRotation]:
+def of_each(rotation: Rotation) -> tuple[Rotation, Rotation]:
     """The separate rotations of q and of k."""
-    record: Any = rotation
-    fields = {name: k for name, k in _OF_K.items() if k in record._fields}
-    same = {k: record._field_defaults[k] for k in fields.values()}
-    own = {name: getattr(record, k) for name, k in fields.items() if is_pair(rotation, name)}
-    return record._replace(**same), record._replace(**same, **own)
+    same = rotation._replace(k_positions=None, k_start=-1)
+    if by_tables(rotation):
+        q, k = (same._replace(inv_freq=rotation.inv_freq.of_one(i)) for i in (0, 1))
+    else:
+        own = rotation.k_positions
+        q, k = same, same if own is None else same._replace(positions=own)
+    return q, k if rotation.k_start < 0 else k._replace(rotary_start=rotation.k_start)
 
 
 @contextmanager
-def of_pair(rotation: Rotation | TableRotation, i: int) -> Iterator[None]:
+def of_pair(rotation: Rotation, i: int) -> Iterator[None]:
     """Add the index, q (0) or k (1), to errors about an option that is a pair."""
     try:
         yield
@@ -125,12 +158,13 @@ def of_pair(rotation: Rotation | TableRotation, i: int) -> Iterator[None]:
         raise
 
 
-def is_pair(rotation: Rotation | TableRotation, option: str) -> bool:
+def is_pair(rotation: Rotation, option: str) -> bool:
     """Whether the option is a pair for q and k."""
-    k = _OF_K.get(option)
-    if k is None or k not in rotation._fields:
-        return False
-    return rotation.k_start >= 0 if k == "k_start" else getattr(rotation, k) is not None
+    if option == "positions":
+        return rotation.k_positions is not None
+    if option == "rotary_start":
+        return rotation.k_start >= 0
+    return option in ("cos", "sin", "rows") and type(rotation.option(option)) is tuple
 
 
 class PairOptions(TypedDict, total=False):
@@ -150,7 +184,7 @@ class PairOptionsOfTwo(TypedDict, total=False):
 
 
 class _OptionsOfAngles(TypedDict, total=False):
-    """Keywords of rotations by positions and frequencies, except those that define the pairs."""
+    """Keywords of rotations, except those that define the pairs."""
 
     axis_map: npt.ArrayLike | torch.Tensor | None
     scale: float | None
@@ -160,31 +194,24 @@ class _OptionsOfAngles(TypedDict, total=False):
 
 
 class RotationOptions(PairOptions, _OptionsOfAngles, total=False):
-    """Keywords of rotations by positions and frequencies."""
+    """Keywords of rotations."""
 
 
 class RotationOptionsOfTwo(PairOptionsOfTwo, _OptionsOfAngles, total=False):
     """The same for q and k."""
 
 
-class TableRotationOptions(PairOptions, total=False):
-    """Keywords of rotations by precomputed tables."""
+class RotaryArguments(TypedDict, total=False):
+    """Keywords that define a `Rotary`, beside head_dim and the layout of its calls."""
 
-    inverse: bool
-    compute: Literal["float32", "as_written"]
-    rows: npt.ArrayLike | torch.Tensor | None
-    axis_map: npt.ArrayLike | torch.Tensor | None
-    out_pairing: Pairing | Literal["same"]
-
-
-class TableRotationOptionsOfTwo(PairOptionsOfTwo, total=False):
-    """The same for q and k."""
-
-    inverse: bool
-    compute: Literal["float32", "as_written"]
-    rows: npt.ArrayLike | torch.Tensor | tuple[Any, Any] | None
-    axis_map: npt.ArrayLike | torch.Tensor | None
-    out_pairing: Pairing | Literal["same"]
+    base: float
+    rotary_dim: int | None
+    pairing: Pairing
+    scaling: Mapping[str, Any] | None
+    axis_map: npt.ArrayLike | None
+    rotary_start: int
+    inv_freq: npt.ArrayLike | None
+    scale: float | None
 
 
 class CallOptions(TypedDict, total=False):

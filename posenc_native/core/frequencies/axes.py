@@ -82,11 +82,11 @@ def mrope_axis_map(
 
     Example:
         >>> import posenc_native as pn
-        >>> pn.mrope_axis_map([2, 3, 3])
+        >>> pn.rotary.mrope_axis_map([2, 3, 3])
         array([0, 0, 1, 1, 1, 2, 2, 2])
-        >>> pn.mrope_axis_map([4, 2, 2], order="interleaved")
+        >>> pn.rotary.mrope_axis_map([4, 2, 2], order="interleaved")
         array([0, 1, 2, 0, 1, 2, 0, 0])
-        >>> pn.mrope_axis_map([3, 3, 2], order="spatial_first")
+        >>> pn.rotary.mrope_axis_map([3, 3, 2], order="spatial_first")
         array([1, 2, 1, 2, 1, 2, 0, 0])
     """
     function = "mrope_axis_map"

@@ -91,7 +91,7 @@ def linear_positions(
 
     Example:
         >>> import posenc_native as pn
-        >>> pn.linear_positions(3, 2, scale=[1.0, -0.5])
+        >>> pn.absolute.linear_positions(3, 2, scale=[1.0, -0.5])
         array([[ 0. , -0. ],
                [ 1. , -0.5],
                [ 2. , -1. ]], dtype=float32)
@@ -151,10 +151,10 @@ def normalized_positions(
     Example:
         >>> import numpy as np
         >>> import posenc_native as pn
-        >>> pn.normalized_positions(5)[:, 0]
+        >>> pn.absolute.normalized_positions(5)[:, 0]
         array([0.  , 0.25, 0.5 , 0.75, 1.  ], dtype=float32)
         >>> mask = np.array([[0, 1, 1, 1], [1, 1, 0, 0]], bool)
-        >>> pn.normalized_positions(mask=mask, low=-1)[..., 0]
+        >>> pn.absolute.normalized_positions(mask=mask, low=-1)[..., 0]
         array([[-1., -1.,  0.,  1.],
                [-1.,  1., -1., -1.]], dtype=float32)
     """
@@ -234,7 +234,7 @@ def learned_positions(
         >>> import numpy as np
         >>> import posenc_native as pn
         >>> table = np.arange(8, dtype=np.float32).reshape(4, 2)
-        >>> pn.learned_positions(table, np.array([1, 0, -1]), offset=2)
+        >>> pn.absolute.learned_positions(table, np.array([1, 0, -1]), offset=2)
         array([[6., 7.],
                [4., 5.],
                [2., 3.]], dtype=float32)
@@ -318,7 +318,7 @@ def recurrent_positions(
         >>> import numpy as np
         >>> import posenc_native as pn
         >>> weight, bias = np.zeros((3, 1)), np.array([0.0, 0.0, 20.0])
-        >>> pn.recurrent_positions(3, np.array([-1.0]), weight, bias, bias * 0)[:, 0]
+        >>> pn.absolute.recurrent_positions(3, np.array([-1.0]), weight, bias, bias * 0)[:, 0]
         array([0.  , 0.5 , 0.75], dtype=float32)
     """
     function = "recurrent_positions"
@@ -377,7 +377,7 @@ def combine(x: Any, encoding: Any, *, how: Combination = "add", x_scale: float =
         >>> import numpy as np
         >>> import posenc_native as pn
         >>> x = np.ones((1, 3, 2), np.float32)
-        >>> pn.combine(x, pn.linear_positions(3), how="concatenate")[0, :, 2]
+        >>> pn.absolute.combine(x, pn.absolute.linear_positions(3), how="concatenate")[0, :, 2]
         array([0., 1., 2.], dtype=float32)
     """
     function = "combine"

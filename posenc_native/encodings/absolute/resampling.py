@@ -92,10 +92,10 @@ def resample_positions(
         >>> import numpy as np
         >>> import posenc_native as pn
         >>> table = np.arange(4, dtype=np.float32)[:, None]
-        >>> pn.resample_positions(table, 7, interpolation="linear", antialias=False,
+        >>> pn.absolute.resample_positions(table, 7, interpolation="linear", antialias=False,
         ...                       align_corners=True)[:, 0]
         array([0. , 0.5, 1. , 1.5, 2. , 2.5, 3. ], dtype=float32)
-        >>> pn.resample_positions(np.zeros((1 + 14 * 14, 8)), (16, 24), prefix=1).shape
+        >>> pn.absolute.resample_positions(np.zeros((1 + 14 * 14, 8)), (16, 24), prefix=1).shape
         (385, 8)
     """
     function = "resample_positions"

@@ -17,3 +17,34 @@ Errors depend on values only if these can be read (NumPy, tensors on the CPU tha
 Tokens that are not rotated (prefixes, class tokens, excluded keys) have position 0 on every axis;
 no operation treats them specially.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from posenc_native.encodings.namespaces import lazy
+
+if TYPE_CHECKING:
+    from .context_parallel import ContextParallel as ContextParallel
+    from .grids import add_unrotated_tokens as add_unrotated_tokens
+    from .grids import augment_coordinates as augment_coordinates
+    from .grids import grid_positions as grid_positions
+    from .grids import image_coordinates as image_coordinates
+    from .grids import packed_grid_positions as packed_grid_positions
+    from .rows import packed_positions as packed_positions
+    from .rows import packed_segments as packed_segments
+    from .rows import padded_positions as padded_positions
+    from .vision_language import vision_language_positions as vision_language_positions
+else:
+    __all__, __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "context_parallel": "ContextParallel",
+            "grids": (
+                "add_unrotated_tokens augment_coordinates grid_positions image_coordinates "
+                "packed_grid_positions"
+            ),
+            "rows": "packed_positions packed_segments padded_positions",
+            "vision_language": "vision_language_positions",
+        },
+    )

@@ -10,8 +10,8 @@ import numpy as np
 from posenc_native.core.calls import arguments
 from posenc_native.core.calls.arguments import is_tensor, wrong_value
 from posenc_native.core.calls.constants import constant_without_tensors
-from posenc_native.core.calls.reprs import call
 from posenc_native.core.calls.suggestions.vocabulary import answer_methods
+from posenc_native.core.documents.reprs import call
 from posenc_native.engines.arrays import Arrays, of_wholes
 
 from .orders import packed_tokens, share_of, shared_length
@@ -20,48 +20,14 @@ from .rows import packed_bounds, plain_integer, positions_within
 if TYPE_CHECKING:
     from posenc_native.core.calls.kinds import Array, Device, Integers, ShardOrder, Tensor
 
-__all__ = ["ContextParallel", "context_parallel_positions"]
+__all__ = ["ContextParallel"]
 
 
-@overload
-def context_parallel_positions(length: int, rank: int, ranks: int, *, order: ShardOrder = ...,
-                               device: None = ...) -> Array[np.int64]: ...  # fmt: skip
-@overload
-def context_parallel_positions(length: int, rank: int, ranks: int, *, order: ShardOrder = ...,
-                               device: Device) -> Tensor: ...  # fmt: skip
 @constant_without_tensors
-def context_parallel_positions(
-    length: int, rank: int, ranks: int, *, order: ShardOrder = "zigzag", device: Any = None
+def _own_positions(
+    length: int, rank: int, ranks: int, order: ShardOrder, *, device: Any = None
 ) -> Any:
-    """The positions of one rank if a row is sharded over ranks (context parallelism).
-
-    Args:
-        length: length of the whole row: a multiple of ranks, or of 2 * ranks for "zigzag" and
-            "head_tail".
-        rank, ranks: the number of this rank, and the number of ranks.
-        order: "contiguous": rank r has the r-th part. "zigzag": of 2 * ranks parts it has the r-th
-            and the r-th from the end, so that causal attention costs every rank the same (ring
-            attention in Megatron-LM, torch, TransformerEngine). "striped": every token whose
-            position is r modulo ranks. "head_tail" differs from "zigzag" only for packed rows.
-        device: a torch device makes the result a tensor.
-
-    Returns:
-        int64 ``[length / ranks]``. It also shards positions of several axes:
-        ``positions[..., result]``. `ContextParallel` has the same, and everything that depends on
-        it.
-
-    Raises:
-        ValueError: length is not such a multiple, rank is not below ranks, or order is unknown.
-        TypeError: an argument is not an integer.
-
-    Source: Liu et al. 2023, "Ring Attention"; Brandon et al. 2023, "Striped Attention".
-
-    Example:
-        >>> import posenc_native as pn
-        >>> pn.context_parallel_positions(8, 0, 2)
-        array([0, 1, 6, 7])
-    """
-    function = "context_parallel_positions"
+    function = "ContextParallel.positions"
     share = share_of(function, rank, ranks, order)
     length = shared_length(function, "length", length, share)
     return _concatenated(Arrays(function, None, device), share.chunks(length))
@@ -81,7 +47,7 @@ class PackedPart(NamedTuple):
 
     indices: their places in the row, ``[t / ranks]``: ``x[part.indices]`` selects them.
     positions: their positions in their sequences.
-    segments: the sequence of each token, numbered as in `posenc_native.packed_segments`.
+    segments: the sequence of each token, numbered as in `posenc_native.positions.packed_segments`.
     cu_seqlens: ``[n + 1]``, where the sequences begin and the last one ends on this rank.
     """
 
@@ -148,7 +114,7 @@ class ContextParallel:
     Example:
         >>> import numpy as np
         >>> import posenc_native as pn
-        >>> part = pn.ContextParallel(rank=0, ranks=2)
+        >>> part = pn.positions.ContextParallel(rank=0, ranks=2)
         >>> part.positions(8)
         array([0, 1, 6, 7])
         >>> part.shard(np.arange(80, 88), 0)  # what comes as a whole
@@ -174,15 +140,30 @@ class ContextParallel:
         """The part of another rank, such as the one whose keys are here in ring attention."""
         return ContextParallel(rank, self.ranks, self.order)
 
+    @overload
+    def positions(self, length: int, *, device: None = ...) -> Array[np.int64]: ...
+    @overload
+    def positions(self, length: int, *, device: Device) -> Tensor: ...
     def positions(self, length: int, *, device: Any = None) -> Any:
         """Positions of this part of a row, int64 ``[length / ranks]``.
 
-        length: length of the whole row. device: a torch device makes the result a tensor. For given
-        positions of a whole row, or of several axes, use `shard`.
+        Args:
+            length: length of the whole row: a multiple of ranks, or of 2 * ranks for "zigzag" and
+                "head_tail".
+            device: a torch device makes the result a tensor.
+
+        It also shards positions of several axes: ``positions[..., result]``, as `shard` does.
+
+        Raises:
+            ValueError: length is not such a multiple.
+            TypeError: length is not an integer.
+
+        Example:
+            >>> import posenc_native as pn
+            >>> pn.positions.ContextParallel(0, 2).positions(8)
+            array([0, 1, 6, 7])
         """
-        return context_parallel_positions(
-            length, self.rank, self.ranks, order=self.order, device=device
-        )
+        return _own_positions(length, self.rank, self.ranks, self.order, device=device)
 
     def gathered_positions(self, length: int, *, device: Any = None) -> Any:
         """Positions of all parts in order of rank, int64 ``[length]``, for all-gathered keys."""
@@ -212,19 +193,20 @@ class ContextParallel:
 
         Args:
             cu_seqlens, total, start: values for the whole row, as in
-                `posenc_native.packed_positions`: cu_seqlens integers ``[n + 1]``, total an int,
-                start an int or integers ``[n]``. For "zigzag" and "head_tail", the length of each
-                sequence, and of the rest after the last one, must be a multiple of 2 * ranks.
+                `posenc_native.positions.packed_positions`: cu_seqlens integers ``[n + 1]``, total
+                an int, start an int or integers ``[n]``. For "zigzag" and "head_tail", the length
+                of each sequence, and of the rest after the last one, must be a multiple of 2 *
+                ranks.
 
         Returns:
             ``(indices, positions, segments, cu_seqlens)``, int64.
 
         Raises:
-            ValueError, TypeError: as `posenc_native.packed_positions`.
+            ValueError, TypeError: as `posenc_native.positions.packed_positions`.
 
         Example:
             >>> import posenc_native as pn
-            >>> part = pn.ContextParallel(rank=0, ranks=2).packed([0, 4, 12], 12)
+            >>> part = pn.positions.ContextParallel(rank=0, ranks=2).packed([0, 4, 12], 12)
             >>> part.indices
             array([ 0,  3,  4,  5, 10, 11])
             >>> part.positions
@@ -261,9 +243,9 @@ class ContextParallel:
         Example:
             >>> import numpy as np
             >>> import posenc_native as pn
-            >>> diagonals = pn.alibi_diagonals(1, 8, 8)  # falls by 1 / 256 a token
+            >>> diagonals = pn.relative.alibi_diagonals(1, 8, 8)  # falls by 1 / 256 a token
             >>> scores = np.zeros((1, 4, 4), np.float32)  # queries 0 1 6 7, keys 2 3 4 5
-            >>> for r in pn.ContextParallel(0, 2).rectangles(8, keys=1):
+            >>> for r in pn.positions.ContextParallel(0, 2).rectangles(8, keys=1):
             ...     some = scores[:, r.queries, r.keys]
             ...     some = pn.add_toeplitz_bias(some, diagonals[:, r.diagonals], out=some)
             >>> scores[0] * 256

@@ -90,10 +90,10 @@ def grid_positions(sizes: Sequence[int], *, merge_size: int = 1, device: Any = N
 
     Example:
         >>> import posenc_native as pn
-        >>> pn.grid_positions([2, 3])
+        >>> pn.positions.grid_positions([2, 3])
         array([[0, 0, 0, 1, 1, 1],
                [0, 1, 2, 0, 1, 2]])
-        >>> pn.grid_positions([2, 4], merge_size=2)
+        >>> pn.positions.grid_positions([2, 4], merge_size=2)
         array([[0, 0, 1, 1, 0, 0, 1, 1],
                [0, 1, 0, 1, 2, 3, 2, 3]])
     """
@@ -161,7 +161,7 @@ def packed_grid_positions(
 
     Example:
         >>> import posenc_native as pn
-        >>> pn.packed_grid_positions([[1, 2, 2], [1, 1, 3]], 7)
+        >>> pn.positions.packed_grid_positions([[1, 2, 2], [1, 1, 3]], 7)
         array([[0, 0, 1, 1, 0, 0, 0],
                [0, 1, 0, 1, 0, 1, 2]])
     """
@@ -233,7 +233,7 @@ def image_coordinates(
 
     Example:
         >>> import posenc_native as pn
-        >>> pn.image_coordinates([1, 4])
+        >>> pn.positions.image_coordinates([1, 4])
         array([[ 0.  ,  0.  ,  0.  ,  0.  ],
                [-0.75, -0.25,  0.25,  0.75]], dtype=float32)
     """
@@ -307,9 +307,9 @@ def augment_coordinates(
     Example:
         >>> import numpy as np
         >>> import posenc_native as pn
-        >>> coordinates = pn.image_coordinates([2, 2])
+        >>> coordinates = pn.positions.image_coordinates([2, 2])
         >>> generator = np.random.default_rng(0)
-        >>> pn.augment_coordinates(coordinates, shift=0.5, generator=generator).round(2)
+        >>> pn.positions.augment_coordinates(coordinates, shift=0.5, generator=generator).round(2)
         array([[-0.36, -0.36,  0.64,  0.64],
                [-0.73,  0.27, -0.73,  0.27]], dtype=float32)
     """
@@ -371,7 +371,7 @@ def add_unrotated_tokens(positions: Any, *, before: int = 0, after: int = 0) -> 
 
     Example:
         >>> import posenc_native as pn
-        >>> pn.add_unrotated_tokens(pn.grid_positions([1, 3]) + 1, before=1)
+        >>> pn.positions.add_unrotated_tokens(pn.positions.grid_positions([1, 3]) + 1, before=1)
         array([[0, 1, 1, 1],
                [0, 1, 2, 3]])
     """

@@ -70,9 +70,9 @@ def packed_positions(
 
     Example:
         >>> import posenc_native as pn
-        >>> pn.packed_positions([0, 3, 5], 6)
+        >>> pn.positions.packed_positions([0, 3, 5], 6)
         array([0, 1, 2, 0, 1, 0])
-        >>> pn.packed_positions([0, 4, 12], 12, rank=0, ranks=2)
+        >>> pn.positions.packed_positions([0, 4, 12], 12, rank=0, ranks=2)
         array([0, 3, 0, 1, 6, 7])
     """
     function = "packed_positions"
@@ -106,7 +106,7 @@ def packed_segments(cu_seqlens: npt.ArrayLike | TensorLike, total: int) -> Any:
 
     Example:
         >>> import posenc_native as pn
-        >>> pn.packed_segments([0, 3, 5], 6)
+        >>> pn.positions.packed_segments([0, 3, 5], 6)
         array([0, 0, 0, 1, 1, 2])
     """
     arrays = Arrays("packed_segments", cu_seqlens=cu_seqlens)
@@ -136,7 +136,7 @@ def padded_positions(
 
     Example:
         >>> import posenc_native as pn
-        >>> pn.padded_positions([[0, 0, 1, 1, 1], [1, 1, 1, 1, 0]])
+        >>> pn.positions.padded_positions([[0, 0, 1, 1, 1], [1, 1, 1, 1, 0]])
         array([[0, 0, 0, 1, 2],
                [0, 1, 2, 3, 0]])
     """

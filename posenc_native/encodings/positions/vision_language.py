@@ -76,7 +76,7 @@ def vision_language_positions(
 
     Example:
         >>> import posenc_native as pn
-        >>> positions, deltas = pn.vision_language_positions(
+        >>> positions, deltas = pn.positions.vision_language_positions(
         ...     [[0, 1, 1, 1, 1, 1, 1, 0]], [[1, 4, 6]]  # 4 x 6 patches, 2 x 3 tokens
         ... )
         >>> positions[:, 0]

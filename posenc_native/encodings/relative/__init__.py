@@ -22,3 +22,41 @@ given. Numbers are computed in float64 and rounded at the end, to float32 unless
 bfloat16 or float64 (to 16 bits via float32). Gradients reach every tensor of numbers. Values from a
 table keep its dtype.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from posenc_native.encodings.namespaces import lazy
+
+if TYPE_CHECKING:
+    from .alibi import alibi_columns as alibi_columns
+    from .alibi import alibi_diagonals as alibi_diagonals
+    from .alibi import alibi_slopes as alibi_slopes
+    from .anywhere import bias_at_positions as bias_at_positions
+    from .buckets import deberta_bucket as deberta_bucket
+    from .buckets import relative_position_bucket as relative_position_bucket
+    from .columns import clipped_index as clipped_index
+    from .columns import deberta_index as deberta_index
+    from .distances import relative_positions as relative_positions
+    from .kernels import fire_bias as fire_bias
+    from .kernels import kerple_diagonals as kerple_diagonals
+    from .kernels import sandwich_diagonals as sandwich_diagonals
+    from .tables import clipped_diagonals as clipped_diagonals
+    from .tables import t5_diagonals as t5_diagonals
+    from .windows import swin_diagonals as swin_diagonals
+    from .windows import swin_v2_coordinates as swin_v2_coordinates
+else:
+    __all__, __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "alibi": "alibi_columns alibi_diagonals alibi_slopes",
+            "anywhere": "bias_at_positions",
+            "buckets": "deberta_bucket relative_position_bucket",
+            "columns": "clipped_index deberta_index",
+            "distances": "relative_positions",
+            "kernels": "fire_bias kerple_diagonals sandwich_diagonals",
+            "tables": "clipped_diagonals t5_diagonals",
+            "windows": "swin_diagonals swin_v2_coordinates",
+        },
+    )

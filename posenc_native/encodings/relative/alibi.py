@@ -92,7 +92,7 @@ def alibi_slopes(
 
     Example:
         >>> import posenc_native as pn
-        >>> pn.alibi_slopes(6).round(4)
+        >>> pn.relative.alibi_slopes(6).round(4)
         array([0.25  , 0.0625, 0.0156, 0.0039, 0.5   , 0.125 ])
     """
     function = "alibi_slopes"
@@ -158,7 +158,7 @@ def alibi_diagonals(
 
     Example:
         >>> import posenc_native as pn
-        >>> pn.alibi_diagonals(2, 2, 3, q_offset=0)
+        >>> pn.relative.alibi_diagonals(2, 2, 3, q_offset=0)
         array([[-0.0625    ,  0.        , -0.0625    , -0.125     ],
                [-0.00390625,  0.        , -0.00390625, -0.0078125 ]],
               dtype=float32)
@@ -221,7 +221,7 @@ def alibi_columns(
 
     Example:
         >>> import posenc_native as pn
-        >>> pn.alibi_columns(1, 4, key_mask=[[0, 1, 1, 1]])
+        >>> pn.relative.alibi_columns(1, 4, key_mask=[[0, 1, 1, 1]])
         array([[[[0.        , 0.        , 0.00390625, 0.0078125 ]]]],
               dtype=float32)
     """

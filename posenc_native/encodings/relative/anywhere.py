@@ -56,9 +56,9 @@ def bias_at_positions(
 
     Example:
         >>> import posenc_native as pn
-        >>> diagonals = pn.alibi_diagonals(1, 8, 8)
-        >>> positions = pn.padded_positions([[0, 1, 1, 1]])  # padding is at 0, as the first token
-        >>> pn.bias_at_positions(diagonals, positions[:, -1:], positions) * 256
+        >>> diagonals = pn.relative.alibi_diagonals(1, 8, 8)
+        >>> positions = pn.positions.padded_positions([[0, 1, 1, 1]])  # padding: 0, as the first
+        >>> pn.relative.bias_at_positions(diagonals, positions[:, -1:], positions) * 256
         array([[[[-2., -2., -1.,  0.]]]], dtype=float32)
     """
     function = "bias_at_positions"

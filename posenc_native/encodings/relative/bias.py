@@ -187,7 +187,7 @@ def add_toeplitz_bias(
         >>> import numpy as np
         >>> import posenc_native as pn
         >>> scores = np.ones((1, 2, 3, 3), np.float32)
-        >>> pn.add_toeplitz_bias(scores, pn.alibi_diagonals(2, 3, 3), out=scores)[0, 0]
+        >>> pn.add_toeplitz_bias(scores, pn.relative.alibi_diagonals(2, 3, 3), out=scores)[0, 0]
         array([[1.    , 0.9375, 0.875 ],
                [0.9375, 1.    , 0.9375],
                [0.875 , 0.9375, 1.    ]], dtype=float32)

@@ -74,7 +74,7 @@ def relative_position_bucket(
     Example:
         >>> import numpy as np
         >>> import posenc_native as pn
-        >>> pn.relative_position_bucket(np.array([-200, -12, -1, 0, 1, 90, 91]))
+        >>> pn.relative.relative_position_bucket(np.array([-200, -12, -1, 0, 1, 90, 91]))
         array([15,  9,  1,  0, 17, 30, 31])
     """
     arrays = Arrays("relative_position_bucket", relative_position=relative_position)
@@ -115,7 +115,7 @@ def deberta_bucket(
     Example:
         >>> import numpy as np
         >>> import posenc_native as pn
-        >>> pn.deberta_bucket(np.array([-511, -130, -128, 0, 5, 129, 600]))
+        >>> pn.relative.deberta_bucket(np.array([-511, -130, -128, 0, 5, 129, 600]))
         array([-255, -130, -128,    0,    5,  129,  256])
     """
     arrays = Arrays("deberta_bucket", relative_position=relative_position)

@@ -52,7 +52,7 @@ def clipped_index(
 
     Example:
         >>> import posenc_native as pn
-        >>> pn.clipped_index(3, 4, 1, q_offset=0)
+        >>> pn.relative.clipped_index(3, 4, 1, q_offset=0)
         array([0, 0, 1, 2, 2, 2])
     """
     function = "clipped_index"
@@ -102,9 +102,9 @@ def deberta_index(
 
     Example:
         >>> import posenc_native as pn
-        >>> pn.deberta_index(3, 3, bucket_size=4, max_position=8)
+        >>> pn.relative.deberta_index(3, 3, bucket_size=4, max_position=8)
         array([6, 5, 4, 3, 2])
-        >>> pn.deberta_index(3, 3, bucket_size=4, max_position=8, transposed=True)
+        >>> pn.relative.deberta_index(3, 3, bucket_size=4, max_position=8, transposed=True)
         array([2, 3, 4, 5, 6])
     """
     function = "deberta_index"

@@ -52,9 +52,9 @@ def relative_positions(
 
     Example:
         >>> import posenc_native as pn
-        >>> pn.relative_positions(2, 3, q_offset=0)
+        >>> pn.relative.relative_positions(2, 3, q_offset=0)
         array([-1,  0,  1,  2])
-        >>> pn.relative_positions(1, 4, q_offset=3)  # decoding the last of four
+        >>> pn.relative.relative_positions(1, 4, q_offset=3)  # decoding the last of four
         array([-3, -2, -1,  0])
     """
     arrays = Arrays("relative_positions", None, device, q_offset=q_offset)

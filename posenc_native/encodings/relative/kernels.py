@@ -104,7 +104,7 @@ def kerple_diagonals(
 
     Example:
         >>> import posenc_native as pn
-        >>> pn.kerple_diagonals([1.0], [2.0], 3, 2, q_offset=0).round(4)
+        >>> pn.relative.kerple_diagonals([1.0], [2.0], 3, 2, q_offset=0).round(4)
         array([[-1.6094, -1.0986,  0.    ,  0.    ]], dtype=float32)
     """
     function = "kerple_diagonals"
@@ -186,7 +186,7 @@ def sandwich_diagonals(
 
     Example:
         >>> import posenc_native as pn
-        >>> pn.sandwich_diagonals(2, 1, 3, q_offset=0).round(3)
+        >>> pn.relative.sandwich_diagonals(2, 1, 3, q_offset=0).round(3)
         array([[16.   , 15.523, 14.345],
                [ 8.   ,  7.762,  7.173]], dtype=float32)
     """
@@ -248,7 +248,7 @@ def fire_bias(
 
     Example:
         >>> import posenc_native as pn
-        >>> pn.fire_bias(2, 3, lambda x: x, threshold=4.0, q_offset=0).round(4)
+        >>> pn.relative.fire_bias(2, 3, lambda x: x, threshold=4.0, q_offset=0).round(4)
         array([[[0.    , 0.2833, 0.5419],
                 [0.2833, 0.    , 0.2833]]], dtype=float32)
     """

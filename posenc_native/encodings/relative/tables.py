@@ -98,7 +98,7 @@ def t5_diagonals(
         >>> import numpy as np
         >>> import posenc_native as pn
         >>> table = np.arange(32, dtype=np.float32)[:, None]  # one head, worth the bucket's number
-        >>> pn.t5_diagonals(table, 3, 4, q_offset=0)
+        >>> pn.relative.t5_diagonals(table, 3, 4, q_offset=0)
         array([[ 2.,  1.,  0., 17., 18., 19.]], dtype=float32)
     """
     arrays = Arrays("t5_diagonals", table=table, q_offset=q_offset)
@@ -148,7 +148,7 @@ def clipped_diagonals(
         >>> import numpy as np
         >>> import posenc_native as pn
         >>> table = np.array([[-1.0], [0.0], [1.0]])
-        >>> pn.clipped_diagonals(table, 2, 4, q_offset=0)
+        >>> pn.relative.clipped_diagonals(table, 2, 4, q_offset=0)
         array([[-1.,  0.,  1.,  1.,  1.]])
     """
     function = "clipped_diagonals"

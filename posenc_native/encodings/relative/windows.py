@@ -55,7 +55,7 @@ def swin_diagonals(table: npt.ArrayLike | TensorLike, window: Sequence[int]) -> 
     Example:
         >>> import numpy as np
         >>> import posenc_native as pn
-        >>> pn.swin_diagonals(np.arange(9.0)[:, None], (2, 2))
+        >>> pn.relative.swin_diagonals(np.arange(9.0)[:, None], (2, 2))
         array([[[8., 7., 6.],
                 [5., 4., 3.],
                 [2., 1., 0.]]])
@@ -103,7 +103,7 @@ def swin_v2_coordinates(
 
     Example:
         >>> import posenc_native as pn
-        >>> pn.swin_v2_coordinates((1, 3)).round(4)[0, :, 1]
+        >>> pn.relative.swin_v2_coordinates((1, 3)).round(4)[0, :, 1]
         array([-1.0566, -0.774 ,  0.    ,  0.774 ,  1.0566], dtype=float32)
     """
     function = "swin_v2_coordinates"

@@ -21,19 +21,24 @@ import numpy.typing as npt
 from posenc_native.core.calls import arguments
 from posenc_native.core.calls.norms import Norm
 from posenc_native.core.calls.pairs import outputs
-from posenc_native.core.calls.rotation import Rotation, TableRotation
-from posenc_native.core.calls.suggestions.vocabulary import refuse, refuse_missing, takes_words
+from posenc_native.core.calls.rotation import Rotation
+from posenc_native.core.calls.suggestions.vocabulary import (
+    MISSING,
+    refuse,
+    refuse_missing,
+    takes_words,
+)
 from posenc_native.engines import backend
 from posenc_native.engines.rotations import Call, run
 
-from .norm import ALIKE, TABLES_ALIKE
+from .norm import ALIKE
 
 if TYPE_CHECKING:
     import torch
 
-    from posenc_native.core.calls.kinds import Frequencies, Pairing
+    from posenc_native.core.calls.kinds import Angles, Pairing
 
-__all__ = ["rotary_append", "rotary_append_tables"]
+__all__ = ["rotary_append"]
 
 
 @takes_words
@@ -42,11 +47,11 @@ def rotary_append(
     k: Any,
     v: Any,
     positions: npt.ArrayLike | torch.Tensor | None,
-    inv_freq: Frequencies,
+    inv_freq: Angles,
     keys: Any,
     values: Any,
     slots: npt.ArrayLike | torch.Tensor,
-    *more: NoReturn,
+    more: NoReturn = MISSING,
     layout: str | None = None,
     cache_layout: str = "bhsd",
     norm: bool | None = None,
@@ -60,7 +65,7 @@ def rotary_append(
     rotary_start: int | None = None,
     axis_map: npt.ArrayLike | torch.Tensor | None = None,
     scale: float | None = None,
-    compute: Literal["float32", "as_written"] = "float32",
+    compute: Literal["float32", "as_written"] | None = None,
     return_k: bool = False,
     inplace: bool = False,
     out: Any = None,
@@ -85,7 +90,8 @@ def rotary_append(
         q_weight, k_weight, eps, norm_over, weight_offset, norm_first, compute: as in
             `norm_rotary_qk`.
         positions: None, an int, ``[s]``, ``[b, s]`` or ``[1, s]``, as in `apply_rotary`.
-        inv_freq: a `Rotary`, or radians per position, ``[P]``, float32 or float64, as there.
+        inv_freq: a `Rotary`, `Tables`, or radians per position, ``[P]``, float32 or float64, as
+            there.
         layout, pairing, rotary_start, axis_map, scale: as in `apply_rotary`.
         return_k: also return the rotated `k`, to which prefill attends.
         inplace: write the rotated `q` (and `k`, if it is returned) to the arguments.
@@ -113,8 +119,8 @@ def rotary_append(
         >>> values[0, 0, :, 0]
         array([4., 5., 2., 3.], dtype=float32)
     """
-    if more or unknown:
-        refuse(rotary_append, q, k, v, positions, inv_freq, keys, values, slots, *more, **unknown)
+    if unknown or more is not MISSING:
+        refuse(rotary_append, q, k, v, positions, inv_freq, keys, values, slots, more, **unknown)
     to = inplace if out is None else _outputs("rotary_append", q, out, inplace, return_k)
     if norm is None:
         norm = q_weight is not None or k_weight is not None
@@ -129,85 +135,6 @@ def rotary_append(
         rotation = Rotation(positions, inv_freq, layout, pairing, rotary_start, axis_map, scale)
         call = Call("rotary_append", (q, k, v), rotation, to, (compute,), Norm(*given), cache)
         results = run(call)
-    return results if return_k else results[0]
-
-
-@takes_words
-def rotary_append_tables(
-    q: Any,
-    k: Any,
-    v: Any,
-    cos: Any,
-    sin: Any,
-    keys: Any,
-    values: Any,
-    slots: npt.ArrayLike | torch.Tensor,
-    *more: NoReturn,
-    layout: str | None = None,
-    cache_layout: str = "bhsd",
-    norm: bool | None = None,
-    q_weight: npt.ArrayLike | torch.Tensor | None = None,
-    k_weight: npt.ArrayLike | torch.Tensor | None = None,
-    eps: float = 1e-6,
-    norm_over: Literal["head", "token"] = "head",
-    weight_offset: float = 0.0,
-    norm_first: bool = True,
-    pairing: Pairing | None = None,
-    rotary_start: int | None = None,
-    compute: Literal["float32", "as_written"] = "float32",
-    rows: npt.ArrayLike | torch.Tensor | None = None,
-    axis_map: npt.ArrayLike | torch.Tensor | None = None,
-    return_k: bool = False,
-    inplace: bool = False,
-    out: Any = None,
-    **unknown: NoReturn,
-) -> Any:
-    """`rotary_append` by precomputed cosines and sines.
-
-    Args:
-        cos, sin, rows, axis_map: as in `apply_rotary_tables`.
-        q, k, v, keys, values, slots, layout, cache_layout, return_k: as in `rotary_append`.
-        norm, q_weight, k_weight, eps, norm_over, weight_offset, norm_first: as there.
-        pairing, rotary_start, compute, inplace, out: as there.
-
-    Returns:
-        `q` rotated, or ``(q, k)``.
-
-    Raises:
-        ValueError, TypeError: as in `rotary_append`; then nothing has been written.
-
-    Example:
-        >>> import numpy as np
-        >>> import posenc_native as pn
-        >>> cos, sin = pn.Rotary(64).tables(np.array([76]))  # once for all layers
-        >>> keys, values = np.zeros((2, 10, 16, 2, 64), np.float32)  # ten pages of sixteen
-        >>> q, k, v = np.ones((3, 1, 2, 64), np.float32)
-        >>> page = 7  # that the tokens 64 .. 79 are on
-        >>> q = pn.rotary_append_tables(
-        ...     q, k, v, cos, sin, keys, values, [page * 16 + 76 % 16],
-        ...     layout="thd", cache_layout="pshd",
-        ... )
-        >>> bool((keys[7, 12] == q[0]).all())
-        True
-    """
-    if more or unknown:
-        refuse(rotary_append_tables, q, k, v, cos, sin, keys, values, slots, *more, **unknown)
-    function = "rotary_append_tables"
-    to = inplace if out is None else _outputs(function, q, out, inplace, return_k)
-    if norm is None:
-        norm = q_weight is not None or k_weight is not None
-    given = q_weight, k_weight, norm, eps, norm_over, weight_offset, norm_first
-    cache = keys, values, slots, cache_layout, return_k
-    results = backend.door.rotary_append_tables(
-        q, k, v, cos, sin, layout, pairing, rotary_start, False, compute, rows, axis_map,
-        *TABLES_ALIKE, *given, *cache, to,
-    )  # fmt: skip
-    if results is NotImplemented:
-        refuse_missing(rotary_append_tables, q, k, v, cos, sin, keys, values, slots)
-        rotation = TableRotation(
-            cos, sin, layout, pairing, rotary_start, False, compute, rows, axis_map
-        )  # fmt: skip
-        results = run(Call(function, (q, k, v), rotation, to, (), Norm(*given), cache))
     return results if return_k else results[0]
 
 

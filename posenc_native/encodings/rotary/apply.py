@@ -21,7 +21,12 @@ import numpy.typing as npt
 
 from posenc_native.core.calls.pairs import missing_one, outputs
 from posenc_native.core.calls.rotation import Rotation
-from posenc_native.core.calls.suggestions.vocabulary import refuse, refuse_missing, takes_words
+from posenc_native.core.calls.suggestions.vocabulary import (
+    MISSING,
+    refuse,
+    refuse_missing,
+    takes_words,
+)
 from posenc_native.engines import backend
 from posenc_native.engines.rotations import Call, run
 
@@ -30,8 +35,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from posenc_native.core.calls.kinds import (
+        Angles,
         Array,
-        Frequencies,
         Item,
         Number,
         Numbers,
@@ -56,17 +61,17 @@ __all__ = [
 
 
 @overload
-def apply_rotary(x: TensorLike, positions: Numbers | None, inv_freq: Frequencies, *,
+def apply_rotary(x: TensorLike, positions: Numbers | None, inv_freq: Angles, *,
     out: OutTensor = ..., **options: Unpack[RotationOptions]) -> Tensor: ...  # fmt: skip
 @overload
-def apply_rotary(x: SupportsArray[Number], positions: Numbers | None, inv_freq: Frequencies, *,
+def apply_rotary(x: SupportsArray[Number], positions: Numbers | None, inv_freq: Angles, *,
     out: OutArray = ..., **options: Unpack[RotationOptions]) -> Array[Number]: ...  # fmt: skip
 @takes_words
 def apply_rotary(
     x: Any,
     positions: npt.ArrayLike | torch.Tensor | None,
-    inv_freq: Frequencies,
-    *more: NoReturn,
+    inv_freq: Angles,
+    more: NoReturn = MISSING,
     layout: str | None = None,
     pairing: Pairing | None = None,
     rotary_start: int | None = None,
@@ -89,11 +94,12 @@ def apply_rotary(
             for any batch (``[t]`` for packed tokens). With `axis_map` or three axes of `inv_freq`:
             ``[A, s]``, ``[A, b, s]`` or ``[A, 1, s]``. Integers are exact; floats are allowed.
             Positions never take the dtype of `x`.
-        inv_freq: a `Rotary`, or a module that has one. It includes pairing, rotary_start, axis_map
-            and scale, which must not be given beside it. Or frequencies in radians per position,
-            float32 or float64 (see `rotary_frequencies`): ``[P]``; ``[H, P]`` for different
-            frequencies per head; or ``[A, H, P]`` (H may be 1), where the angle of a pair is the
-            sum over the axes of ``positions[a] * inv_freq[a, h, p]``.
+        inv_freq: where the angles come from, besides positions. A `Rotary`, or a module that has
+            one: it includes pairing, rotary_start, axis_map and scale, which must not be given
+            beside it. `Tables` of cosines and sines, with positions None. Or frequencies in radians
+            per position, float32 or float64 (see `rotary_frequencies`): ``[P]``; ``[H, P]`` for
+            different frequencies per head; or ``[A, H, P]`` (H may be 1), where the angle of a pair
+            is the sum over the axes of ``positions[a] * inv_freq[a, h, p]``.
         layout: the axes of `x` in memory order, ending in d: b (batch), s (sequence), h (heads),
             d (head_dim), or t for packed tokens: "bhsd" (default, unless the `Rotary` has
             another), "bshd", "sbhd", "thd", "sd" ... With g (groups of h heads each), as in
@@ -116,7 +122,8 @@ def apply_rotary(
 
     Returns:
         An array or tensor like `x`. Computed in float32 (float64 for float64), rounded once.
-        Gradients reach `x`, `inv_freq` and floating-point `positions` (only without `out`).
+        Gradients reach `x`, `inv_freq` (or its tables) and floating-point `positions` (only without
+        `out`).
 
     Raises:
         ValueError: the shapes, layout or slice do not fit, or `out` overlaps.
@@ -131,8 +138,8 @@ def apply_rotary(
         array([[ 1.    ,  1.    ,  1.    ,  1.    ],
                [ 1.3687, -0.3012,  0.356 ,  1.3818]], dtype=float32)
     """
-    if more or unknown:
-        refuse(apply_rotary, x, positions, inv_freq, *more, **unknown)
+    if unknown or more is not MISSING:
+        refuse(apply_rotary, x, positions, inv_freq, more, **unknown)
     if not contiguous:
         result = backend.door.apply_rotary(
             x, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse,
@@ -150,21 +157,21 @@ def apply_rotary(
 
 @overload
 def apply_rotary_qk(q: TensorLike, k: TensorLike, positions: NumbersOfTwo,
-    inv_freq: Frequencies, *, inplace: bool = ..., out: Pair[OutTensor] | None = ...,
+    inv_freq: Angles, *, inplace: bool = ..., out: Pair[OutTensor] | None = ...,
     **options: Unpack[RotationOptionsOfTwo],
 ) -> Pair[Tensor]: ...  # fmt: skip
 @overload
 def apply_rotary_qk(q: SupportsArray[Number], k: SupportsArray[Number],
-    positions: NumbersOfTwo, inv_freq: Frequencies, *, inplace: bool = ...,
+    positions: NumbersOfTwo, inv_freq: Angles, *, inplace: bool = ...,
     out: Pair[OutArray] | None = ..., **options: Unpack[RotationOptionsOfTwo],
 ) -> Pair[Array[Number]]: ...  # fmt: skip
 @overload
-def apply_rotary_qk(q: None, k: Item, positions: NumbersOfTwo, inv_freq: Frequencies, *,
+def apply_rotary_qk(q: None, k: Item, positions: NumbersOfTwo, inv_freq: Angles, *,
     inplace: bool = ..., out: tuple[None, Any] | None = ...,
     **options: Unpack[RotationOptionsOfTwo],
 ) -> tuple[None, Item]: ...  # fmt: skip
 @overload
-def apply_rotary_qk(q: Item, k: None, positions: NumbersOfTwo, inv_freq: Frequencies, *,
+def apply_rotary_qk(q: Item, k: None, positions: NumbersOfTwo, inv_freq: Angles, *,
     inplace: bool = ..., out: tuple[Any, None] | None = ...,
     **options: Unpack[RotationOptionsOfTwo],
 ) -> tuple[Item, None]: ...  # fmt: skip
@@ -173,8 +180,8 @@ def apply_rotary_qk(
     q: Any,
     k: Any,
     positions: npt.ArrayLike | torch.Tensor | tuple[Any, Any] | None,
-    inv_freq: Frequencies,
-    *more: NoReturn,
+    inv_freq: Angles,
+    more: NoReturn = MISSING,
     layout: str | None = None,
     pairing: Pairing | None = None,
     rotary_start: int | tuple[int, int] | None = None,
@@ -202,8 +209,8 @@ def apply_rotary_qk(
         inplace: write the results to `q` and `k`.
         out: a pair ``(q_out, k_out)`` of memory for the results; `q` and `k` themselves rotate in
             place.
-        inv_freq: frequencies ``[P]``, radians per position, or a `Rotary` (or a module that has
-            one), which also provides pairing, scale and the other options.
+        inv_freq: as in `apply_rotary`: a `Rotary` (or a module that has one), `Tables`, or
+            frequencies ``[P]``. Tables may be pairs for q and k.
         layout, pairing, axis_map, scale, inverse, out_pairing, contiguous: as in `apply_rotary`.
 
     Returns:
@@ -221,8 +228,8 @@ def apply_rotary_qk(
         >>> bool((rotated_k[0, 0, 4] == pn.apply_rotary(k[:, :, 4:], 4, rope)[0, 0, 0]).all())
         True
     """
-    if more or unknown:
-        refuse(apply_rotary_qk, q, k, positions, inv_freq, *more, **unknown)
+    if unknown or more is not MISSING:
+        refuse(apply_rotary_qk, q, k, positions, inv_freq, more, **unknown)
     to: Any = inplace
     if out is not None:
         to = outputs("apply_rotary_qk", out, inplace, missing_one(q, k))

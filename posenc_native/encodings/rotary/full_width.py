@@ -11,9 +11,9 @@ import numpy.typing as npt
 from posenc_native.core.calls import arguments
 from posenc_native.core.calls.arguments import is_tensor, wrong_type, wrong_value
 from posenc_native.core.calls.pairs import as_operands
-from posenc_native.core.calls.reprs import call
 from posenc_native.core.calls.suggestions.vocabulary import answer_methods
 from posenc_native.core.calls.views import check_same_tokens, rotary_view
+from posenc_native.core.documents.reprs import call
 from posenc_native.engines.arrays import Arrays
 
 from .apply import apply_rotary, apply_rotary_qk
@@ -62,8 +62,8 @@ class FullWidthRotary:
         (a, b)  ->  (a cos s + b sin t,  b cos t - a sin s)
 
     Unlike the transpose of a true rotation, this does not undo the rotation if s and t differ. A
-    FullWidthRotary is called like a `Rotary`, but has no ``tables``: the tables of
-    `apply_rotary_tables` have one cosine and one sine for both partners.
+    FullWidthRotary is called like a `Rotary`, but has no ``tables``: `Tables`
+    have one cosine and one sine for both partners.
 
     Attributes:
         first, second: the `Rotary` of the first partners, by s, and the `Rotary` of the second
@@ -75,7 +75,7 @@ class FullWidthRotary:
     Example:
         >>> import numpy as np
         >>> import posenc_native as pn
-        >>> rope = pn.FullWidthRotary.of_dims(2, [1.0, 0.0], pairing="interleaved")
+        >>> rope = pn.rotary.FullWidthRotary.of_dims(2, [1.0, 0.0], pairing="interleaved")
         >>> rope.apply(np.ones((1, 2)), np.array([2]), layout="sd").round(4)  # cos 2 - sin 2, 1
         array([[-1.3254,  1.    ]])
     """

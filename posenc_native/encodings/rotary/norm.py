@@ -24,8 +24,13 @@ import numpy.typing as npt
 
 from posenc_native.core.calls.norms import Norm
 from posenc_native.core.calls.pairs import missing_one, outputs
-from posenc_native.core.calls.rotation import Rotation, TableRotation
-from posenc_native.core.calls.suggestions.vocabulary import refuse, refuse_missing, takes_words
+from posenc_native.core.calls.rotation import Rotation
+from posenc_native.core.calls.suggestions.vocabulary import (
+    MISSING,
+    refuse,
+    refuse_missing,
+    takes_words,
+)
 from posenc_native.engines import backend
 from posenc_native.engines.rotations import Call, run
 
@@ -34,8 +39,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from posenc_native.core.calls.kinds import (
+        Angles,
         Array,
-        Frequencies,
         Item,
         Number,
         Numbers,
@@ -47,29 +52,29 @@ if TYPE_CHECKING:
         Tensor,
         TensorLike,
     )
-    from posenc_native.core.calls.norms import NormedRotationOptions, NormedTableRotationOptions
+    from posenc_native.core.calls.norms import NormedRotationOptions
 
-__all__ = ["norm_rotary_qk", "norm_rotary_qk_tables"]
+__all__ = ["norm_rotary_qk"]
 
 
 @overload
 def norm_rotary_qk(q: TensorLike, k: TensorLike, positions: Numbers | None,
-    inv_freq: Frequencies, *, inplace: bool = ..., out: Pair[OutTensor] | None = ...,
+    inv_freq: Angles, *, inplace: bool = ..., out: Pair[OutTensor] | None = ...,
     **options: Unpack[NormedRotationOptions],
 ) -> Pair[Tensor]: ...  # fmt: skip
 @overload
 def norm_rotary_qk(q: SupportsArray[Number], k: SupportsArray[Number],
-    positions: Numbers | None, inv_freq: Frequencies, *, inplace: bool = ...,
+    positions: Numbers | None, inv_freq: Angles, *, inplace: bool = ...,
     out: Pair[OutArray] | None = ...,
     **options: Unpack[NormedRotationOptions],
 ) -> Pair[Array[Number]]: ...  # fmt: skip
 @overload
-def norm_rotary_qk(q: None, k: Item, positions: Numbers | None, inv_freq: Frequencies, *,
+def norm_rotary_qk(q: None, k: Item, positions: Numbers | None, inv_freq: Angles, *,
     inplace: bool = ..., out: tuple[None, Any] | None = ...,
     **options: Unpack[NormedRotationOptions],
 ) -> tuple[None, Item]: ...  # fmt: skip
 @overload
-def norm_rotary_qk(q: Item, k: None, positions: Numbers | None, inv_freq: Frequencies, *,
+def norm_rotary_qk(q: Item, k: None, positions: Numbers | None, inv_freq: Angles, *,
     inplace: bool = ..., out: tuple[Any, None] | None = ...,
     **options: Unpack[NormedRotationOptions],
 ) -> tuple[Item, None]: ...  # fmt: skip
@@ -78,8 +83,8 @@ def norm_rotary_qk(
     q: Any,
     k: Any,
     positions: npt.ArrayLike | torch.Tensor | None,
-    inv_freq: Frequencies,
-    *more: NoReturn,
+    inv_freq: Angles,
+    more: NoReturn = MISSING,
     q_weight: npt.ArrayLike | torch.Tensor | None = None,
     k_weight: npt.ArrayLike | torch.Tensor | None = None,
     eps: float = 1e-6,
@@ -91,7 +96,7 @@ def norm_rotary_qk(
     rotary_start: int | None = None,
     axis_map: npt.ArrayLike | torch.Tensor | None = None,
     scale: float | None = None,
-    compute: Literal["float32", "as_written"] = "float32",
+    compute: Literal["float32", "as_written"] | None = None,
     inplace: bool = False,
     out: tuple[Any, Any] | None = None,
     **unknown: NoReturn,
@@ -112,16 +117,18 @@ def norm_rotary_qk(
         weight_offset: a number that is added to the weights; 1.0 for Gemma's ``1 + w``.
         norm_first: False applies the norm after the rotation.
         positions: None, an int, ``[s]``, ``[b, s]`` or ``[1, s]``, as in `apply_rotary`.
-        inv_freq: a `Rotary`, or radians per position, ``[P]``, float32 or float64, as there.
+        inv_freq: a `Rotary`, `Tables`, or radians per position, ``[P]``, float32 or float64, as
+            there.
         layout, pairing, rotary_start, axis_map, scale: as in `apply_rotary`.
-        compute: "float32": everything in float32 (float64 for float64), rounded once. "as_written":
-            rounded where the code of transformers rounds, including cosine, sine, products and sum
-            of the rotation. With weights in the dtype of `q` and no offset, the norm is
-            ``w * round(x * r)`` (Llama's norm, Qwen3); otherwise ``round(x * r * (w + offset))``
-            (Gemma; pass ``weight.float()`` for models that multiply in float32). Results match bit
-            for bit if ``r`` is the same: torch sums squares in another order, and the last bit of
-            the float32 sum shows in a few elements of a million. Not available with different
-            frequencies per head, for which no library has tables.
+        compute: "float32" (default): everything in float32 (float64 for float64), rounded once.
+            Tables have theirs, which is that of the norm, too. "as_written": rounded where the code
+            of transformers rounds, including cosine, sine, products and sum of the rotation. With
+            weights in the dtype of `q` and no offset, the norm is ``w * round(x * r)`` (Llama's
+            norm, Qwen3); otherwise ``round(x * r * (w + offset))`` (Gemma; pass ``weight.float()``
+            for models that multiply in float32). Results match bit for bit if ``r`` is the same:
+            torch sums squares in another order, and the last bit of the float32 sum shows in a few
+            elements of a million. Not available with different frequencies per head, for which no
+            library has tables.
         inplace: write the results to `q` and `k`. Not allowed if a gradient is required: it needs
             the values that would be overwritten.
         out: a pair ``(q_out, k_out)`` of memory for the results, without a gradient. For a long
@@ -146,8 +153,8 @@ def norm_rotary_qk(
         >>> float(np.sqrt(np.mean(q**2)).round(3)), float(np.sqrt(np.mean(k**2)).round(3))
         (3.0, 1.0)
     """
-    if more or unknown:
-        refuse(norm_rotary_qk, q, k, positions, inv_freq, *more, **unknown)
+    if unknown or more is not MISSING:
+        refuse(norm_rotary_qk, q, k, positions, inv_freq, more, **unknown)
     to = inplace if out is None else outputs("norm_rotary_qk", out, inplace, missing_one(q, k))
     results = backend.door.norm_rotary_qk(
         q, k, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, *ALIKE, compute,
@@ -162,92 +169,6 @@ def norm_rotary_qk(
     return run(call)  # type: ignore[no-any-return]
 
 
-@overload
-def norm_rotary_qk_tables(q: TensorLike, k: TensorLike, cos: Any, sin: Any,
-    *, inplace: bool = ..., out: Pair[OutTensor] | None = ...,
-    **options: Unpack[NormedTableRotationOptions],
-) -> Pair[Tensor]: ...  # fmt: skip
-@overload
-def norm_rotary_qk_tables(q: SupportsArray[Number], k: SupportsArray[Number],
-    cos: Any, sin: Any, *, inplace: bool = ..., out: Pair[OutArray] | None = ...,
-    **options: Unpack[NormedTableRotationOptions],
-) -> Pair[Array[Number]]: ...  # fmt: skip
-@overload
-def norm_rotary_qk_tables(q: None, k: Item, cos: Any, sin: Any, *, inplace: bool = ...,
-    out: tuple[None, Any] | None = ..., **options: Unpack[NormedTableRotationOptions],
-) -> tuple[None, Item]: ...  # fmt: skip
-@overload
-def norm_rotary_qk_tables(q: Item, k: None, cos: Any, sin: Any, *, inplace: bool = ...,
-    out: tuple[Any, None] | None = ..., **options: Unpack[NormedTableRotationOptions],
-) -> tuple[Item, None]: ...  # fmt: skip
-@takes_words
-def norm_rotary_qk_tables(
-    q: Any,
-    k: Any,
-    cos: Any,
-    sin: Any,
-    *more: NoReturn,
-    q_weight: npt.ArrayLike | torch.Tensor | None = None,
-    k_weight: npt.ArrayLike | torch.Tensor | None = None,
-    eps: float = 1e-6,
-    norm_over: Literal["head", "token"] = "head",
-    weight_offset: float = 0.0,
-    norm_first: bool = True,
-    layout: str | None = None,
-    pairing: Pairing | None = None,
-    rotary_start: int | None = None,
-    compute: Literal["float32", "as_written"] = "float32",
-    rows: npt.ArrayLike | torch.Tensor | None = None,
-    axis_map: npt.ArrayLike | torch.Tensor | None = None,
-    inplace: bool = False,
-    out: tuple[Any, Any] | None = None,
-    **unknown: NoReturn,
-) -> tuple[Any, Any]:
-    """RMS norm and rotation by precomputed cosines and sines, in one pass.
-
-    Args:
-        q, k, q_weight, k_weight, eps, norm_over, weight_offset, norm_first, compute, inplace, out:
-            as in `norm_rotary_qk`.
-        cos, sin, rows, axis_map: as in `apply_rotary_tables`.
-        layout, pairing, rotary_start: as in `apply_rotary`.
-
-    Returns:
-        ``(q, k)`` as in `norm_rotary_qk`. Gradients reach `q`, `k` and the weights, and `cos` and
-        `sin` if they require them.
-
-    Raises:
-        ValueError, TypeError: as in `norm_rotary_qk`; then nothing has been written.
-
-    Example:
-        >>> import numpy as np
-        >>> import posenc_native as pn
-        >>> rope = pn.Rotary(64)
-        >>> cos, sin = rope.tables(5)  # once for all layers
-        >>> q, k = np.ones((1, 8, 5, 64), np.float32), np.ones((1, 2, 5, 64), np.float32)
-        >>> by_tables = pn.norm_rotary_qk_tables(q, k, cos, sin)
-        >>> by_positions = pn.norm_rotary_qk(q, k, None, rope)
-        >>> bool(np.allclose(by_tables[0], by_positions[0], atol=1e-6))
-        True
-    """
-    if more or unknown:
-        refuse(norm_rotary_qk_tables, q, k, cos, sin, *more, **unknown)
-    function = "norm_rotary_qk_tables"
-    to = inplace if out is None else outputs(function, out, inplace, missing_one(q, k))
-    results = backend.door.norm_rotary_qk_tables(
-        q, k, cos, sin, layout, pairing, rotary_start, False, compute, rows, axis_map,
-        *TABLES_ALIKE, q_weight, k_weight, True, eps, norm_over, weight_offset, norm_first, to,
-    )  # fmt: skip
-    if results is not NotImplemented:
-        return results  # type: ignore[no-any-return]
-    refuse_missing(norm_rotary_qk_tables, q, k, cos, sin)
-    rotation = TableRotation(
-        cos, sin, layout, pairing, rotary_start, False, compute, rows, axis_map
-    )  # fmt: skip
-    norm = Norm(q_weight, k_weight, True, eps, norm_over, weight_offset, norm_first)
-    return run(Call(function, (q, k), rotation, to, (), norm))  # type: ignore[no-any-return]
-
-
 # Defaults for options that a norm and an append lack: the inverse rotation, separate options for k,
 # and pairs that move.
 ALIKE = Rotation(None, None)[Rotation._fields.index("scale") + 1 :]
-TABLES_ALIKE = TableRotation(None, None)[TableRotation._fields.index("axis_map") + 1 :]

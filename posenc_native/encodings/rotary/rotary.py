@@ -11,17 +11,17 @@ import numpy.typing as npt
 
 from posenc_native.core.calls import arguments
 from posenc_native.core.calls.constants import constant
-from posenc_native.core.calls.reprs import call_arguments, written
 from posenc_native.core.calls.suggestions.vocabulary import answer_methods
 from posenc_native.core.calls.views import check_layout, rotary_view
 from posenc_native.core.documents.html import as_html
 from posenc_native.core.documents.parts import Part
+from posenc_native.core.documents.reprs import call_arguments, written
 from posenc_native.core.frequencies.scaling import base_apart, rotary_frequencies
 from posenc_native.engines import backend, late
 from posenc_native.models.config import rotary_arguments
-from posenc_native.models.presets import rotary_preset
+from posenc_native.models.presets import rotary_preset, rotary_presets
 
-from .by_tables import rotary_tables
+from .tables import rotary_tables
 from .verbs import Verbs
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         TensorLike,
         TorchDtype,
     )
+    from posenc_native.models.presets import RotaryPreset
 
 __all__ = [
     "Rotary",
@@ -225,7 +226,7 @@ class Rotary(Verbs):
         seq_len: int | None = None,
         layout: str = "bhsd",
     ) -> Rotary:
-        """The rotation of a published model, by name; `rotary_presets` lists names and details.
+        """The rotation of a published model, by name; `presets` lists names and details.
 
         Args:
             name: "llama-3.1", "deepseek-v3", "gpt-oss" ...
@@ -243,6 +244,23 @@ class Rotary(Verbs):
             10000.0
         """
         return cls(**rotary_preset(name).rotary_arguments(layer_type, seq_len), layout=layout)
+
+    @staticmethod
+    def presets() -> Mapping[str, RotaryPreset]:
+        """The published models that `preset` knows by name, and the facts of each.
+
+        Returns:
+            A read-only mapping from name to facts: head_dim, base, pairing, rotary_dim, scaling,
+            mrope, layers (the values that differ by layer type), length, softmax_correction, nope,
+            source.
+
+        Example:
+            >>> import posenc_native as pn
+            >>> facts = pn.Rotary.presets()["llama-3.1"]
+            >>> facts.head_dim, facts.base, facts.scaling["factor"]
+            (128, 500000.0, 8.0)
+        """
+        return rotary_presets()
 
     @property
     def rotary_dim(self) -> int:

@@ -93,8 +93,8 @@ def axial_rotary(
     Example:
         >>> import numpy as np
         >>> import posenc_native as pn
-        >>> rope = pn.axial_rotary(64, base=100.0, pairing="per_axis")  # as Gemma 4 has it
-        >>> positions = pn.grid_positions([3, 5])  # a row of heights, a row of widths
+        >>> rope = pn.rotary.axial_rotary(64, base=100.0, pairing="per_axis")  # as Gemma 4 has it
+        >>> positions = pn.positions.grid_positions([3, 5])  # a row of heights, a row of widths
         >>> q = k = np.ones((1, 4, 15, 64), np.float32)
         >>> q, k = rope(q, k, positions)
     """
@@ -131,10 +131,10 @@ def vision_rotary(model: str, head_dim: int, **changes: Any) -> Rotary | FullWid
     Example:
         >>> import numpy as np
         >>> import posenc_native as pn
-        >>> rope = pn.vision_rotary("pixtral", 8)
+        >>> rope = pn.rotary.vision_rotary("pixtral", 8)
         >>> rope.axis_map, rope.inv_freq.round(4)
         (array([0, 0, 1, 1]), array([1.   , 0.01 , 0.1  , 0.001]))
-        >>> pn.vision_rotary("gemma4", 8).pairing
+        >>> pn.rotary.vision_rotary("gemma4", 8).pairing
         4
     """
     known_models = vision_models()
@@ -188,7 +188,7 @@ def mixed_frequencies(
 
     Example:
         >>> import posenc_native as pn
-        >>> pn.mixed_frequencies(8, 1, rotate=False).round(2) + 0.0
+        >>> pn.rotary.mixed_frequencies(8, 1, rotate=False).round(2) + 0.0
         array([[[1.  , 0.32, 0.  , 0.  ]],
         <BLANKLINE>
                [[0.  , 0.  , 1.  , 0.32]]], dtype=float32)

@@ -104,7 +104,7 @@ class Verbs:
         q: Any,
         k: Any,
         positions: npt.ArrayLike | torch.Tensor | tuple[Any, Any] | None = None,
-        *more: NoReturn,
+        more: NoReturn = MISSING,
         layout: str | None = None,
         inverse: bool = False,
         inplace: bool = False,
@@ -127,8 +127,8 @@ class Verbs:
         Raises:
             ValueError, TypeError: as in `apply_rotary_qk`; or heads have another width.
         """
-        if more or unknown:
-            refuse(Verbs.__call__, self, q, k, positions, *more, **unknown)
+        if unknown or more is not MISSING:
+            refuse(Verbs.__call__, self, q, k, positions, more, **unknown)
         if not contiguous:
             place = self.layout if layout is None else layout
             rotated = backend.door.call_bound(

@@ -9,3 +9,20 @@ phases without drift; float32 is off by up to 0.8 in a cosine after a million to
 
 Source: Selective RoPE (Movahedi et al., ICLR 2026, arXiv:2511.17388), Mamba-3 (ICLR 2026).
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from posenc_native.encodings.namespaces import lazy
+
+if TYPE_CHECKING:
+    from .phases import accumulated_phases as accumulated_phases
+    from .phases import phase_tables as phase_tables
+else:
+    __all__, __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "phases": "accumulated_phases phase_tables",
+        },
+    )

@@ -9,8 +9,9 @@ import numpy as np
 from posenc_native.core.calls import arguments
 from posenc_native.core.calls.arguments import wrong_type, wrong_value
 from posenc_native.core.calls.errors import blame, fault_of
+from posenc_native.core.calls.tables import Tables
 from posenc_native.core.calls.views import RotaryView, check_same_tokens, rotary_view
-from posenc_native.encodings.rotary.by_tables import apply_rotary_qk_tables
+from posenc_native.encodings.rotary.apply import apply_rotary_qk
 from posenc_native.engines.arrays import Arrays
 
 from .phases import (
@@ -180,9 +181,9 @@ def turned(
     same = len(own) == 1 or own[0][0].shape == own[1][0].shape
     tables = own[0] if same else zip(*own, strict=True)
     try:
-        return apply_rotary_qk_tables(
-            q, k, *tables, layout=o.layout, pairing=o.pairing, rotary_start=o.rotary_start,
-            inverse=o.inverse, out_pairing=o.out_pairing, **to,
+        return apply_rotary_qk(
+            q, k, None, Tables(*tables), layout=o.layout, pairing=o.pairing,
+            rotary_start=o.rotary_start, inverse=o.inverse, out_pairing=o.out_pairing, **to,
         )  # fmt: skip
     except (ValueError, TypeError) as error:
         fault = fault_of(error)

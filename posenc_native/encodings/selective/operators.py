@@ -22,7 +22,7 @@ from posenc_native.engines.torch.library import call, operators_take, ops
 from posenc_native.engines.torch.results import check_output, overlap, written
 
 if TYPE_CHECKING:
-    from .angles import Angles, Selective
+    from .angles import Angles
 
 __all__ = ["accumulated_phases", "checked_places", "phase_tables", "rotated", "rotated_back"]
 
@@ -118,7 +118,7 @@ def _takes_call(angles: Angles, starts: Any, *tensors: Tensor) -> bool:
 def _options(function: str, angles: Angles, given: list[Tensor]) -> tuple[Any, ...]:
     """The options of a rotation, in the order and with the types of the schemas."""
     given_options: Any = angles.options  # it has the fields of a rotation
-    options: Selective = of_schema(function, given_options)
+    options: Any = of_schema(function, given_options)
     scale = arguments.factor(function, "scale", options.scale, given[0].dtype)
     return tuple(options._replace(scale=scale))
 

@@ -24,7 +24,7 @@ from posenc_native.core.calls import arguments
 from posenc_native.core.calls.arguments import wrong_type, wrong_value
 from posenc_native.core.frequencies.frequencies import EXACT, TWO_PI
 from posenc_native.encodings.positions.orders import check_order
-from posenc_native.encodings.rotary.by_tables import rotary_tables
+from posenc_native.encodings.rotary.tables import rotary_tables
 from posenc_native.engines import backend
 from posenc_native.engines.arrays import Arrays
 from posenc_native.engines.plain.numbers import readable
@@ -287,10 +287,10 @@ def accumulated_phases(
         >>> import numpy as np
         >>> import posenc_native as pn
         >>> steps = np.full(3, np.pi / 4, np.float32)
-        >>> phases = pn.accumulated_phases(steps, axis=0)
+        >>> phases = pn.selective.accumulated_phases(steps, axis=0)
         >>> (phases / 2.0**64).round(6)  # turns
         array([0.125, 0.25 , 0.375])
-        >>> again = pn.accumulated_phases(steps[2:], axis=0, state=phases[1])
+        >>> again = pn.selective.accumulated_phases(steps[2:], axis=0, state=phases[1])
         >>> bool((again == phases[2:]).all())
         True
 
@@ -367,7 +367,7 @@ if TYPE_CHECKING:
 
 
 def phase_tables(phases: Any, dtype: Any = None) -> tuple[Any, Any]:
-    """Exact cosines and sines of phases: tables per head for `apply_rotary_tables`.
+    """Exact cosines and sines of phases: tables per head for `Tables`.
 
     Args:
         phases: int64, turns times 2^64, any shape, from `accumulated_phases`.
@@ -383,7 +383,7 @@ def phase_tables(phases: Any, dtype: Any = None) -> tuple[Any, Any]:
         >>> import numpy as np
         >>> import posenc_native as pn
         >>> quarter = np.array([0, 2**62])
-        >>> cos, sin = pn.phase_tables(quarter)
+        >>> cos, sin = pn.selective.phase_tables(quarter)
         >>> cos + 0.0, sin
         (array([1., 0.], dtype=float32), array([0., 1.], dtype=float32))
     """

@@ -1,7 +1,7 @@
 """Queries and keys rotated by data-dependent angles, and the state to continue from.
 
 Arrays and tensors on the CPU are rotated in one pass (csrc/cpu/selective.cc). Elsewhere steps
-become phases [b, h, s, P], the order of tables per head, for `apply_rotary_qk_tables`. Autograd
+become phases [b, h, s, P], the order of `Tables` per head. Autograd
 computes gradients of q, k and steps from the inputs alone.
 """
 
@@ -14,7 +14,12 @@ import numpy.typing as npt
 
 from posenc_native.core.calls import arguments
 from posenc_native.core.calls.pairs import check_overwritten, missing_one, outputs
-from posenc_native.core.calls.suggestions.vocabulary import refuse, refuse_missing, takes_words
+from posenc_native.core.calls.suggestions.vocabulary import (
+    MISSING,
+    refuse,
+    refuse_missing,
+    takes_words,
+)
 from posenc_native.encodings.positions.orders import check_order
 from posenc_native.engines import backend
 from posenc_native.engines.arrays import any_dtensor
@@ -53,11 +58,11 @@ def selective_rotary_qk(
     q: Any,
     k: Any,
     steps: Any,
-    *more: NoReturn,
+    more: NoReturn = MISSING,
     state: npt.ArrayLike | torch.Tensor | None = None,
     starts: npt.ArrayLike | torch.Tensor | None = None,
     order: ShardOrder = "contiguous",
-    layout: str = "bshd",
+    layout: str = "bhsd",
     pairing: Pairing = "half",
     rotary_start: int = 0,
     scale: float = 1.0,
@@ -76,7 +81,7 @@ def selective_rotary_qk(
     Args:
         q, k: arrays or tensors, float16, bfloat16, float32 or float64, of one shape except for
             heads. One of them may be None, and is then None in the result.
-        steps: radians, with the axes of `layout` and P pairs in place of d: ``[b, s, h, P]``; of
+        steps: radians, with the axes of `layout` and P pairs in place of d: ``[b, h, s, P]``; of
             any of the four float dtypes. h is 1, or divides the heads of q and k; adjacent heads
             then share steps.
         state: int64, the start of the first token's sum, turns times 2^64: ``[b, h, P]``, without
@@ -103,19 +108,19 @@ def selective_rotary_qk(
         >>> import numpy as np
         >>> import posenc_native as pn
         >>> rng = np.random.default_rng(0)
-        >>> q, k = rng.standard_normal((2, 1, 6, 4, 16))
-        >>> steps = rng.standard_normal((1, 6, 1, 8)) * 0.1
+        >>> q, k = rng.standard_normal((2, 1, 4, 6, 16))
+        >>> steps = rng.standard_normal((1, 1, 6, 8)) * 0.1
         >>> all_q, all_k, state = pn.selective_rotary_qk(q, k, steps)
-        >>> _, _, before = pn.selective_rotary_qk(q[:, :5], k[:, :5], steps[:, :5])
-        >>> last = [x[:, 5:] for x in (q, k, steps)]
+        >>> first, last = ([x[:, :, at] for x in (q, k, steps)] for at in (slice(5), slice(5, 6)))
+        >>> _, _, before = pn.selective_rotary_qk(*first)
         >>> last_q, last_k, after = pn.selective_rotary_qk(*last, state=before)
-        >>> bool((last_q[:, 0] == all_q[:, 5]).all()), bool((after == state).all())
+        >>> bool((last_q[:, :, 0] == all_q[:, :, 5]).all()), bool((after == state).all())
         (True, True)
 
     Source: Selective RoPE (Movahedi et al., ICLR 2026, arXiv:2511.17388); Mamba-3 (ICLR 2026).
     """
-    if more or unknown:
-        refuse(selective_rotary_qk, q, k, steps, *more, **unknown)
+    if unknown or more is not MISSING:
+        refuse(selective_rotary_qk, q, k, steps, more, **unknown)
     refuse_missing(selective_rotary_qk, q, k, steps)
     to: Any = inplace if out is None else out
     if order == "contiguous" and (

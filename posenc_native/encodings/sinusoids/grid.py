@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, overload
 
 from posenc_native.core.calls import arguments
 from posenc_native.core.calls.arguments import is_tensor, wrong_type, wrong_value
-from posenc_native.core.calls.reprs import call
 from posenc_native.core.calls.suggestions.vocabulary import answer_methods
+from posenc_native.core.documents.reprs import call
 from posenc_native.engines.arrays import Arrays
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class GridCoordinates:
 
     Example:
         >>> import posenc_native as pn
-        >>> rows, columns = pn.GridCoordinates(low=-1, extent=2, drop=1).of_shape((2, 3))
+        >>> rows, columns = pn.sinusoids.GridCoordinates(low=-1, extent=2, drop=1).of_shape((2, 3))
         >>> rows.shape, columns
         ((2, 1), array([[-1.,  0.,  1.]]))
     """

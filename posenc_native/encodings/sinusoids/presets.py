@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from posenc_native.core.calls.kinds import AxisPlace, Remainder, SinusoidalLayout
 
-__all__ = ["sinusoidal_presets"]
+_FUNCTION = "SinusoidalSpec.preset"  # for errors
 
 
 class SpecArguments(TypedDict, total=False):
@@ -56,17 +56,8 @@ def _spec(**arguments: Unpack[SpecArguments]) -> SpecArguments:
 _PRESETS: dict[str, Callable[..., SpecArguments]] = {}
 
 
-def sinusoidal_presets() -> dict[str, str]:
-    """The names that `sinusoidal_preset` accepts, each with its options and its source.
-
-    Example:
-        >>> import posenc_native as pn
-        >>> names = pn.sinusoidal_presets()
-        >>> names["whisper"]
-        'max_timescale=10000.0: openai/whisper, sinusoids'
-        >>> len(names) > 20
-        True
-    """
+def described_presets() -> dict[str, str]:
+    """The options and the source of each preset, by its name."""
     described = {}
     for name, make in _PRESETS.items():
         _dim, *options = inspect.signature(make).parameters.values()
@@ -76,21 +67,20 @@ def sinusoidal_presets() -> dict[str, str]:
     return described
 
 
-def spec_arguments(
-    function: str, name: object, dim: object, options: Mapping[str, Any]
-) -> SpecArguments:
-    """The arguments of a preset by name; errors name `function`."""
-    arguments.check_known_name(function, "name", name, _PRESETS, "sinusoidal_presets()")
+def spec_arguments(name: object, dim: object, options: Mapping[str, Any]) -> SpecArguments:
+    """The arguments of a preset by name."""
+    arguments.check_known_name(_FUNCTION, "name", name, _PRESETS, "SinusoidalSpec.presets()")
     make = _PRESETS[str(name)]
     _dim, *known = inspect.signature(make).parameters
     for option in options:
         if option not in known:
             expected = f"one of the options of {name}, {', '.join(known) or '(there is none)'}"
-            wrong_value(function, "options", expected, option)
+            wrong_value(_FUNCTION, "options", expected, option)
     for option, parameter in inspect.signature(make).parameters.items():
         if option in known and parameter.default is parameter.empty and option not in options:
-            wrong_value(function, "options", f"{option}, which {name} needs", list(options) or None)
-    return make(arguments.size(function, "dim", dim), **options)
+            expected = f"{option}, which {name} needs"
+            wrong_value(_FUNCTION, "options", expected, list(options) or None)
+    return make(arguments.size(_FUNCTION, "dim", dim), **options)
 
 
 def _named(*names: str) -> Callable[[Callable[..., SpecArguments]], Callable[..., SpecArguments]]:
@@ -395,16 +385,16 @@ def _nerf(
 
 def _order(axes: int) -> tuple[int, ...]:
     """The axes in their given order; NeRF has 5, for place and direction."""
-    if arguments.size("sinusoidal_preset", "axes", axes) > 64:
-        wrong_value("sinusoidal_preset", "axes", "an int in 0 .. 64", axes)
+    if arguments.size(_FUNCTION, "axes", axes) > 64:
+        wrong_value(_FUNCTION, "axes", "an int in 0 .. 64", axes)
     return tuple(range(axes))
 
 
 def _bands(dim: int, axes: int, coordinates: bool) -> int:
     """The number of frequencies that fit; SinusoidalSpec checks that they fit exactly."""
-    if arguments.size("sinusoidal_preset", "dim", dim) > arguments.WIDTH_LIMIT:
+    if arguments.size(_FUNCTION, "dim", dim) > arguments.WIDTH_LIMIT:
         expected = f"an int in 0 .. {arguments.WIDTH_LIMIT}"
-        wrong_value("sinusoidal_preset", "dim", expected, dim)
+        wrong_value(_FUNCTION, "dim", expected, dim)
     return max(dim - (axes if coordinates else 0), 0) // (2 * axes) if axes > 0 else 0
 
 

@@ -11,27 +11,23 @@ import numpy as np
 import numpy.typing as npt
 
 from posenc_native.core.calls import arguments
-from posenc_native.core.calls.arguments import as_array, is_tensor, wrong_type, wrong_value
-from posenc_native.core.calls.reprs import call
+from posenc_native.core.calls.arguments import wrong_type, wrong_value
 from posenc_native.core.calls.suggestions.vocabulary import answer_methods
-from posenc_native.encodings.rotary.by_tables import rotary_tables
+from posenc_native.core.documents.reprs import call
+from posenc_native.encodings.rotary.tables import rotary_tables
 from posenc_native.engines.arrays import Arrays
 
 from .grid import GridCoordinates, point_of
-from .presets import spec_arguments
+from .presets import described_presets, spec_arguments
 from .tables import sinusoidal
 
 if TYPE_CHECKING:
-    from typing_extensions import TypedDict, Unpack
+    from typing_extensions import Unpack
 
     from posenc_native.core.calls.kinds import (
         Array,
-        ArrayOrTensor,
         AxisPlace,
         ByDtype,
-        Device,
-        Dtype,
-        NumPyDtype,
         OfNumPy,
         OfTorch,
         OnDevice,
@@ -41,25 +37,12 @@ if TYPE_CHECKING:
         TensorLike,
     )
 
-__all__ = ["SinusoidalSpec", "sinusoidal_grid", "sinusoidal_preset"]
+__all__ = ["SinusoidalSpec"]
 
 
 if TYPE_CHECKING:
     Cells = int | npt.NDArray[Any] | Sequence[int] | Sequence[npt.NDArray[Any]]
     CellTensors = TensorLike | Sequence[TensorLike]
-
-    class AxesOptions(TypedDict, total=False):
-        """Keywords of tables with several coordinates."""
-
-        base: float | tuple[float, ...]
-        layout: SinusoidalLayout
-        shift: float
-        scale: float | tuple[float, ...]
-        axis_order: tuple[int, ...] | None
-        axis_place: AxisPlace
-        shares: tuple[int, ...] | None
-        remainder: Remainder
-        grid: GridCoordinates | None
 
 
 @answer_methods
@@ -82,7 +65,9 @@ class SinusoidalSpec:
         interleaved   middle       frequency axis function
         ============= ============ ======================= ==============================
 
-    A spec is immutable and hashable and holds no array. Call it to get a table.
+    A spec is immutable and hashable and holds no array. Call it to get a table: the axes of a grid
+    first, from one table of each axis. A model makes its spec once; ``torch.compile(dynamic=True)``
+    may not follow a spec that is made while it traces.
 
     Args:
         dim: total width of the table.
@@ -115,6 +100,14 @@ class SinusoidalSpec:
         >>> fairseq(2).round(2)
         array([[0.  , 0.  , 0.  , 1.  , 1.  , 1.  , 0.  ],
                [0.84, 0.01, 0.  , 0.54, 1.  , 1.  , 0.  ]], dtype=float32)
+        >>> grid = pn.SinusoidalSpec(8, axis_order=(0, 1))  # pixels, cells
+        >>> grid((1, 2)).round(2)
+        array([[[0.  , 1.  , 0.  , 1.  , 0.  , 1.  , 0.  , 1.  ],
+                [0.  , 1.  , 0.  , 1.  , 0.84, 0.54, 0.01, 1.  ]]], dtype=float32)
+
+    Source: for several coordinates, Wang & Liu 2019, "Translating Math Formula Images to LaTeX
+    Sequences Using Deep Neural Networks with Sequence-level Training"; tensor2tensor's
+    ``add_timing_signal_nd``.
     """
 
     dim: int = field(kw_only=False)
@@ -176,18 +169,50 @@ class SinusoidalSpec:
         return call(self, **{field.name: getattr(self, field.name) for field in fields(self)})
 
     @classmethod
-    def from_preset(cls, name: str, dim: int, **options: Any) -> SinusoidalSpec:
-        """The convention of a project by name, one of `sinusoidal_presets`.
+    def preset(cls, name: str, dim: int, **options: Any) -> SinusoidalSpec:
+        """The convention of another project, by name; `presets` lists names and options.
+
+        Args:
+            name: "fairseq", "whisper", "diffusers_timestep", "mae", "detr", "nerf" ...
+            dim: total width of the table.
+            options: the project's options, under its names.
+
+        The table has the axes of a grid first, ``[..., dim]``. (Projects that flatten a grid, put
+        channels first or repeat it for a batch rearrange the same numbers.)
 
         Raises:
-            ValueError: the name is unknown, or an option is unknown to the preset or does not fit.
+            ValueError: a name or option is unknown, or a value does not fit.
+            TypeError: an argument has a wrong type.
 
         Example:
             >>> import posenc_native as pn
-            >>> pn.SinusoidalSpec.from_preset("detr", 8, normalize=True)((2, 2)).shape
-            (2, 2, 8)
+            >>> timestep = pn.SinusoidalSpec.preset("diffusers_timestep", 4, flip_sin_to_cos=True)
+            >>> timestep([0.5]).round(4)
+            array([[0.8776, 1.    , 0.4794, 0.    ]], dtype=float32)
+            >>> pn.SinusoidalSpec.preset("mae", 768, cls_token=True)((14, 14)).shape
+            (197, 768)
+            >>> # fairseq's positions of tokens
+            >>> positions = pn.positions.padded_positions([[1, 1, 0]], padding=1, start=2)
+            >>> pn.SinusoidalSpec.preset("fairseq", 4, padding_idx=1)(positions).round(2)
+            array([[[ 0.91,  0.  , -0.42,  1.  ],
+                    [ 0.14,  0.  , -0.99,  1.  ],
+                    [ 0.  ,  0.  ,  0.  ,  0.  ]]], dtype=float32)
         """
-        return cls(**spec_arguments("SinusoidalSpec", name, dim, options))
+        return cls(**spec_arguments(name, dim, options))
+
+    @staticmethod
+    def presets() -> dict[str, str]:
+        """The names that `preset` accepts, each with its options and its source.
+
+        Example:
+            >>> import posenc_native as pn
+            >>> names = pn.SinusoidalSpec.presets()
+            >>> names["whisper"]
+            'max_timescale=10000.0: openai/whisper, sinusoids'
+            >>> len(names) > 20
+            True
+        """
+        return described_presets()
 
     @property
     def pairs(self) -> tuple[int, ...]:
@@ -319,83 +344,6 @@ class SinusoidalSpec:
         return merged.reshape(*leading, width * len(tables))
 
 
-@overload
-def sinusoidal_grid(positions: Cells, dim: int, *, dtype: NumPyDtype = ..., device: None = ...,
-                    **options: Unpack[AxesOptions]) -> Array[Any]: ...  # fmt: skip
-@overload
-def sinusoidal_grid(positions: Any, dim: int, *, dtype: Dtype = ..., device: Device | None = ...,
-                    **options: Unpack[AxesOptions]) -> ArrayOrTensor: ...  # fmt: skip
-def sinusoidal_grid(
-    positions: Any,
-    dim: int,
-    *,
-    base: float | tuple[float, ...] = 10000.0,
-    layout: SinusoidalLayout = "interleaved",
-    shift: float = 0.0,
-    scale: float | tuple[float, ...] = 1.0,
-    axis_order: tuple[int, ...] | None = None,
-    axis_place: AxisPlace = "outer",
-    shares: tuple[int, ...] | None = None,
-    remainder: Remainder = "error",
-    grid: GridCoordinates | None = None,
-    dtype: Any = None,
-    device: Any = None,
-) -> Any:
-    """Sinusoidal table of several coordinates: pixels, voxels, frames, boxes.
-
-    Sines and cosines are computed only once per coordinate value: the table of a grid of H x W
-    cells is assembled from a table of H rows and one of W.
-
-    Args:
-        positions: the shape of a grid, ints; or its coordinates: arrays or tensors that broadcast,
-            one for each axis, or one ``[..., A]``; or a mask ``[..., n_1 ... n_A]`` of bools, with
-            an `axis_order` whose length is the number of axes of the grid.
-        dim: width of the table.
-        axis_order: default the order of the coordinates.
-        base, layout, shift, scale, axis_place, shares, remainder, grid: as in `SinusoidalSpec`:
-            numbers, names, ints and a `GridCoordinates`.
-        dtype, device: as in `sinusoidal`: float16, bfloat16, float32 (default) or float64.
-
-    Returns:
-        ``[..., dim]``; for a shape, ``[*shape, dim]``. Gradients reach floating-point coordinates.
-
-    Raises:
-        ValueError, TypeError: as in `SinusoidalSpec`.
-
-    Source: Wang & Liu 2019, "Translating Math Formula Images to LaTeX Sequences Using Deep Neural
-    Networks with Sequence-level Training"; tensor2tensor's ``add_timing_signal_nd``.
-
-    Example:
-        >>> import posenc_native as pn
-        >>> pn.sinusoidal_grid((1, 2), 8).round(2)
-        array([[[0.  , 1.  , 0.  , 1.  , 0.  , 1.  , 0.  , 1.  ],
-                [0.  , 1.  , 0.  , 1.  , 0.84, 0.54, 0.01, 1.  ]]], dtype=float32)
-    """
-    function = "sinusoidal_grid"
-    if axis_order is None:
-        if isinstance(positions, (tuple, list)):
-            axes = len(positions)
-        else:
-            if not is_tensor(positions):
-                positions = as_array(function, "positions", positions)
-            if arguments.dtype_name(positions.dtype) == "bool" or positions.ndim == 0:
-                expected = "the axes of the grid, for a mask or a single number"
-                wrong_value(function, "axis_order", expected, None)
-            axes = positions.shape[-1]
-        if not axes:
-            wrong_value(function, "positions", "at least one coordinate", "none")
-        axis_order = tuple(range(axes))
-    spec = SinusoidalSpec(
-        dim=dim, axis_order=axis_order, base=base, scale=scale, shift=shift, layout=layout,
-        axis_place=axis_place, shares=shares, remainder=remainder, grid=grid,
-    )  # fmt: skip
-    if len(axis_order) == 1 and isinstance(positions, (tuple, list)) and len(positions) == 1:
-        positions = positions[0]
-    # By name: torch.compile needs the hash of an object whose call it sees, and an object made
-    # while it traces has none (torch 2.11).
-    return spec.__call__(positions, dtype=dtype, device=device)
-
-
 _PLACES = ("outer", "middle", "inner")
 
 _REMAINDERS = ("error", "zeros", "drop", "cut")
@@ -435,44 +383,3 @@ def _common_shape(arrays: Arrays, tables: list[Any], points: list[Any]) -> Any:
 
 def _zeros(arrays: Arrays, like: Any, shape: tuple[int, ...]) -> Any:
     return like.new_zeros(shape) if arrays.is_torch else np.zeros(shape, like.dtype)
-
-
-def sinusoidal_preset(
-    name: str, positions: Any, dim: int, *, dtype: Any = None, device: Any = None, **options: Any
-) -> ArrayOrTensor:
-    """A sinusoidal table in the convention of another project.
-
-    Args:
-        name: one of `sinusoidal_presets`.
-        positions: an int or a shape for the project's default positions, or positions, coordinates
-            or a mask; see `SinusoidalSpec`.
-        dim: width of the table.
-        dtype, device: as in `sinusoidal`: float16, bfloat16, float32 (default) or float64.
-        options: the project's options, under its names; `sinusoidal_presets` lists them.
-
-    Returns:
-        ``[..., dim]``, with the axes of a grid first. (Projects that flatten a grid, put channels
-        first or repeat it for a batch rearrange the same numbers.)
-
-    A model should make `SinusoidalSpec.from_preset` once, when it is built, and call that; under
-    ``torch.compile(dynamic=True)`` it must.
-
-    Raises:
-        ValueError: a name or option is unknown, or a value does not fit.
-        TypeError: an argument has a wrong type.
-
-    Example:
-        >>> import posenc_native as pn
-        >>> pn.sinusoidal_preset("diffusers_timestep", [0.5], 4, flip_sin_to_cos=True).round(4)
-        array([[0.8776, 1.    , 0.4794, 0.    ]], dtype=float32)
-        >>> pn.sinusoidal_preset("mae", (14, 14), 768, cls_token=True).shape
-        (197, 768)
-        >>> positions = pn.padded_positions([[1, 1, 0]], padding=1, start=2)  # fairseq's of tokens
-        >>> pn.sinusoidal_preset("fairseq", positions, 4, padding_idx=1).round(2)
-        array([[[ 0.91,  0.  , -0.42,  1.  ],
-                [ 0.14,  0.  , -0.99,  1.  ],
-                [ 0.  ,  0.  ,  0.  ,  0.  ]]], dtype=float32)
-    """
-    spec = SinusoidalSpec(**spec_arguments("sinusoidal_preset", name, dim, options))
-    # By name, as in sinusoidal_grid.
-    return spec.__call__(positions, dtype=dtype, device=device)

@@ -79,7 +79,7 @@ def sinusoidal(positions: npt.ArrayLike, dim: int, *, dtype: NumPyDtype = ..., d
 def sinusoidal(
     positions: npt.ArrayLike | TensorLike,
     dim: int,
-    *more: NoReturn,
+    more: NoReturn = MISSING,
     base: float = 10000.0,
     layout: SinusoidalLayout = "interleaved",
     shift: float = 0.0,
@@ -131,8 +131,8 @@ def sinusoidal(
         array([[0.    , 1.    , 0.    , 1.    ],
                [0.8415, 0.5403, 0.01  , 1.    ]], dtype=float32)
     """
-    if more or unknown or dim is MISSING:
-        refuse(sinusoidal, positions, dim, *more, **unknown)
+    if unknown or dim is MISSING or more is not MISSING:
+        refuse(sinusoidal, positions, dim, more, **unknown)
     if device is None:
         table = backend.door.sinusoidal(positions, dim, base, layout, shift, scale, dtype, out)
         if table is not NotImplemented:
@@ -160,7 +160,7 @@ def add_sinusoidal(x: SupportsArray[Number], positions: Numbers | None = ..., *,
 def add_sinusoidal(
     x: Any,
     positions: npt.ArrayLike | torch.Tensor | None = None,
-    *more: NoReturn,
+    more: NoReturn = MISSING,
     x_scale: float = 1.0,
     alpha: float = 1.0,
     base: float = 10000.0,
@@ -196,8 +196,8 @@ def add_sinusoidal(
         array([[[1.    , 1.5   , 1.    , 1.5   ],
                 [1.4207, 1.2702, 1.005 , 1.5   ]]], dtype=float32)
     """
-    if more or unknown or x is MISSING:
-        refuse(add_sinusoidal, x, positions, *more, **unknown)
+    if unknown or x is MISSING or more is not MISSING:
+        refuse(add_sinusoidal, x, positions, more, **unknown)
     result = backend.door.add_sinusoidal(
         x, positions, x_scale, alpha, base, layout, shift, scale, out
     )
@@ -253,7 +253,7 @@ def shift_matrix(
         >>> import numpy as np
         >>> import posenc_native as pn
         >>> table = pn.sinusoidal(np.array([3, 5]), 8, dtype=np.float64)
-        >>> bool(np.allclose(table[0] @ pn.shift_matrix(2, 8), table[1]))
+        >>> bool(np.allclose(table[0] @ pn.sinusoids.shift_matrix(2, 8), table[1]))
         True
     """
     function = "shift_matrix"

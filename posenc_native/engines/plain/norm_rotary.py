@@ -10,18 +10,17 @@ from posenc_native.core.calls import arguments
 from posenc_native.core.calls.arguments import wrong_type, wrong_value
 from posenc_native.core.calls.caches import Cache, CacheView, check_cache, slot_axes
 from posenc_native.core.calls.norms import Norm, mean_axes, weight_shape
-from posenc_native.core.calls.rotation import Rotation, TableRotation
+from posenc_native.core.calls.rotation import Rotation, by_tables
+from posenc_native.core.calls.tables import Tables
 from posenc_native.core.calls.views import RotaryView, rotary_view
 
 from . import rotary
 from .numbers import arange, cast, of, readable, rsqrt, whole, wide
 from .phases import Turns
 
-AnyRotation = Rotation | TableRotation
-
 
 def norm_rotary(
-    function: str, q: Any, k: Any, rotation: AnyRotation, as_written: bool, norm: Norm,
+    function: str, q: Any, k: Any, rotation: Rotation, as_written: bool, norm: Norm,
     turns_of: Turns,
 ) -> tuple[Any, Any]:  # fmt: skip
     """q and k normed and rotated; the norm comes from `check_norm`.
@@ -50,16 +49,17 @@ def norm_rotary(
     return cast(rotated[0], q.dtype), cast(rotated[1], q.dtype)
 
 
-def _view(function: str, name: str, x: Any, rotation: AnyRotation) -> RotaryView:
+def _view(function: str, name: str, x: Any, rotation: Rotation) -> RotaryView:
     return rotary_view(function, tuple(x.shape), rotation.layout, "half", 0, 0, name)
 
 
 def _rotate(
-    function: str, q: Any, k: Any, rotation: AnyRotation, as_written: bool, turns_of: Turns
+    function: str, q: Any, k: Any, rotation: Rotation, as_written: bool, turns_of: Turns
 ) -> tuple[Any, ...]:
-    if isinstance(rotation, TableRotation):
+    if by_tables(rotation):  # the plain steps before have rounded as tables ask
         compute = "as_written" if as_written else "float32"
-        return rotary.apply_rotary_tables(function, (q, k), rotation._replace(compute=compute))
+        rotation = rotation._replace(inv_freq=rotation.inv_freq._replace(compute=compute))
+        return rotary.apply_rotary(function, (q, k), rotation, turns_of)
     turned = rotary.apply_rotary(function, (q, k), rotation, turns_of)
     if not as_written:
         return turned
@@ -71,11 +71,12 @@ def _rotate(
         points = arange(_view(function, "q", q, rotation).tokens, q)
     real = wide(q[..., :0]).dtype
     cos, sin = rotary.tables(function, points, rotation.inv_freq, rotation.axis_map, real, turns_of)
-    tables = TableRotation(
-        cos * rotation.scale, sin * rotation.scale, rotation.layout, rotation.pairing,
-        rotation.rotary_start, rotation.inverse, "as_written",
+    tables = Tables(cos * rotation.scale, sin * rotation.scale, compute="as_written")
+    rotation = Rotation(
+        None, tables, rotation.layout, rotation.pairing, rotation.rotary_start,
+        inverse=rotation.inverse,
     )  # fmt: skip
-    return rotary.apply_rotary_tables(function, (q, k), tables)
+    return rotary.apply_rotary(function, (q, k), rotation, turns_of)
 
 
 def _norm(
@@ -101,7 +102,7 @@ def _norm(
 
 
 def append(
-    function: str, k: Any, v: Any, rotation: AnyRotation, cache: Cache
+    function: str, k: Any, v: Any, rotation: Rotation, cache: Cache
 ) -> Callable[[Any], None]:
     """Check the caches; returns a function that writes rotated keys, and v, to their slots."""
     view = _view(function, "k", k, rotation)

@@ -8,12 +8,13 @@ from posenc_native.core.calls import arguments
 from posenc_native.core.calls.arguments import is_tensor, wrong_type, wrong_value
 from posenc_native.core.calls.rotation import (
     Rotation,
-    TableRotation,
     apart,
+    by_tables,
     of_each,
     of_pair,
     own_tokens,
 )
+from posenc_native.core.calls.tables import Tables
 from posenc_native.core.calls.views import (
     RotaryView,
     check_frequency_axes,
@@ -27,13 +28,13 @@ from posenc_native.core.calls.views import (
 from .numbers import arange, beside, cast, followed, of, readable, take, whole, wide
 from .phases import Turns, check_points, cos_sin, moving, phases_at
 
-AnyRotation = Rotation | TableRotation
-
 
 def apply_rotary(
     function: str, inputs: tuple[Any, ...], rotation: Rotation, turns_of: Turns
 ) -> tuple[Any, ...]:
     """`posenc_native.apply_rotary` for x or for q and k; turns_of: as `phases.frequency_turns`."""
+    if by_tables(rotation):
+        return _by_tables(function, inputs, rotation)
     shape = tuple(rotation.inv_freq.shape)
     arguments.check_dtype(function, "inv_freq", rotation.inv_freq.dtype, arguments.FREQUENCY_DTYPES)
     check_frequency_axes(function, shape)
@@ -50,18 +51,16 @@ def apply_rotary(
     )
 
 
-def apply_rotary_tables(
-    function: str, inputs: tuple[Any, ...], rotation: TableRotation
-) -> tuple[Any, ...]:
-    """`posenc_native.apply_rotary_tables` for x or for q and k."""
-    rounds_as_written(function, rotation.compute)
+def _by_tables(function: str, inputs: tuple[Any, ...], rotation: Rotation) -> tuple[Any, ...]:
+    rounds_as_written(function, rotation.inv_freq.compute)
     rotations = of_each(rotation)[: len(inputs)]
-    pairs = [one.cos.shape[-1] if one.cos.ndim else 0 for one in rotations]
+    cosines = [own.inv_freq.cos for own in rotations]
+    pairs = [cos.shape[-1] if cos.ndim else 0 for cos in cosines]
     views = _views(function, inputs, rotation, pairs)
     turns = []
     for i, (x, view, one) in enumerate(zip(inputs, views, rotations, strict=True)):
         with of_pair(rotation, i):
-            turns.append(_read_tables(function, x, view, one))
+            turns.append(_read_tables(function, x, view, one.inv_freq, one.inverse))
     return tuple(
         _turn(x, cos, sin, view, by_head)
         for x, view, (cos, sin, by_head) in zip(inputs, views, turns, strict=True)
@@ -128,45 +127,46 @@ def _angles(
 
 
 def _read_tables(
-    function: str, x: Any, view: RotaryView, rotation: TableRotation
+    function: str, x: Any, view: RotaryView, tables: Tables, inverse: bool
 ) -> tuple[Any, Any, bool]:
     """The checked tables for x, in the dtype of the computation, and whether they are per head."""
-    pair = {"cos": rotation.cos, "sin": rotation.sin}
+    pair: dict[str, Any] = {"cos": tables.cos, "sin": tables.sin}
     for name, table in pair.items():
         arguments.check_dtype(function, name, table.dtype, arguments.FLOAT_DTYPES)
-    rows, axis_map = rotation.rows, rotation.axis_map
-    count = None if rows is None else _check_rows(function, view, rotation)
+    rows, axis_map = tables.rows, tables.axis_map
+    count = None if rows is None else _check_rows(function, view, tables)
     by_head = [
         view.check_table(function, name, tuple(table.shape), count, axis_map is not None)
         for name, table in pair.items()
     ]
-    if rotation.cos.dtype != rotation.sin.dtype:
-        expected = f"the dtype of cos, {rotation.cos.dtype}"
-        wrong_type(function, "sin", expected, rotation.sin.dtype)
+    cos, sin = pair["cos"], pair["sin"]
+    if cos.dtype != sin.dtype:
+        wrong_type(function, "sin", f"the dtype of cos, {cos.dtype}", sin.dtype)
     if axis_map is not None:
-        axes = _table_axes(function, view, rotation)
+        axes = _table_axes(function, view, tables)
         pair = {name: _of_axes(table, axes) for name, table in pair.items()}
     if rows is not None:
-        rows = whole(rows).clip(0, max(rotation.cos.shape[0] - 1, 0))
+        rows = whole(rows).clip(0, max(cos.shape[0] - 1, 0))
         pair = {name: table[rows] for name, table in pair.items()}
     if any(by_head):
         for own, (name, table) in zip(by_head, list(pair.items()), strict=True):
             pair[name] = table.swapaxes(-2, -3) if own else table[..., None, :]
-    real = x.dtype if rotation.compute == "as_written" else wide(x[..., :0]).dtype
-    sin = -pair["sin"] if rotation.inverse else pair["sin"]
+    real = x.dtype if tables.compute == "as_written" else wide(x[..., :0]).dtype
+    sin = -pair["sin"] if inverse else pair["sin"]
     return cast(pair["cos"], real), cast(sin, real), any(by_head)
 
 
-def _check_rows(function: str, view: RotaryView, rotation: TableRotation) -> int:
+def _check_rows(function: str, view: RotaryView, tables: Tables) -> int:
     """The number of rows of the tables; ValueError, if values can be read, for a missing row."""
-    rows = rotation.rows
-    count = int(rotation.cos.shape[0]) if rotation.cos.ndim else 0
+    cos: Any = tables.cos
+    rows: Any = tables.rows
+    count = int(cos.shape[0]) if cos.ndim else 0
     arguments.check_dtype(function, "rows", rows.dtype, arguments.INTEGER_DTYPES)
-    if rotation.axis_map is not None:
+    if tables.axis_map is not None:
         wrong_value(function, "axis_map", "None with rows", "an array")
     view.check_tokens(function, "rows", tuple(rows.shape))
     if 0 not in rows.shape and not count:
-        wrong_value(function, "cos", "at least one row", list(rotation.cos.shape))
+        wrong_value(function, "cos", "at least one row", list(cos.shape))
     if readable(rows):
         numbers = whole(rows)
         if bool(((numbers < 0) | (numbers >= count)).any()):
@@ -174,9 +174,9 @@ def _check_rows(function: str, view: RotaryView, rotation: TableRotation) -> int
     return count
 
 
-def _table_axes(function: str, view: RotaryView, rotation: TableRotation) -> Any:
+def _table_axes(function: str, view: RotaryView, tables: Any) -> Any:
     """The axis_map of tables as int64."""
-    axis_map, cos, sin = rotation.axis_map, rotation.cos, rotation.sin
+    axis_map, cos, sin = tables.axis_map, tables.cos, tables.sin
     arguments.check_dtype(function, "axis_map", axis_map.dtype, arguments.INTEGER_DTYPES)
     arguments.check_shape(function, "axis_map", tuple(axis_map.shape), (view.pairs,))
     if sin.shape[0] != cos.shape[0]:
@@ -197,7 +197,7 @@ def _names(inputs: tuple[Any, ...]) -> tuple[str, ...]:
 
 
 def _views(
-    function: str, inputs: tuple[Any, ...], rotation: AnyRotation, pairs: list[int]
+    function: str, inputs: tuple[Any, ...], rotation: Rotation, pairs: list[int]
 ) -> list[RotaryView]:
     """How x, or q and k, are rotated."""
     views = []
@@ -214,13 +214,13 @@ def _views(
     return views
 
 
-def view_of(function: str, name: str, x: Any, rotation: AnyRotation, pairs: int) -> RotaryView:
+def view_of(function: str, name: str, x: Any, rotation: Rotation, pairs: int) -> RotaryView:
     """How x is rotated; block sizes may be text, as in the schemas of operators."""
     pairing, out_pairing = (
         int(one) if is_tensor(x) and isinstance(one, str) and one.lstrip("-").isdigit() else one
         for one in (rotation.pairing, rotation.out_pairing)
     )
-    angles = "inv_freq" if isinstance(rotation, Rotation) else "cos"
+    angles = "cos" if by_tables(rotation) else "inv_freq"
     return rotary_view(
         function, tuple(x.shape), rotation.layout, pairing, rotation.rotary_start, pairs, name,
         angles, out_pairing,

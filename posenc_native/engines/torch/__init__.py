@@ -18,9 +18,7 @@ from .sharded.taken_apart import taken_apart
 from .small import is_dynamo_compiling
 
 apply_rotary = taken_apart(rotary.apply_rotary, "rotary", "rotate")
-apply_rotary_tables = taken_apart(rotary.apply_rotary_tables, "rotary", "rotate")
 apply_rotary_qk = taken_apart(rotary.apply_rotary_qk, "rotary", "rotate_two")
-apply_rotary_qk_tables = taken_apart(rotary.apply_rotary_qk_tables, "rotary", "rotate_two")
 rotary_tables = taken_apart(rotary.rotary_tables, "rotary", "rotary_tables")
 norm_rotary = taken_apart(qkv.run, "norm_rotary", "norm_rotary")
 sinusoidal = taken_apart(sinusoids.sinusoidal, "sinusoids", "sinusoidal")
@@ -37,8 +35,6 @@ __all__ = [
     "add_toeplitz_bias",
     "apply_rotary",
     "apply_rotary_qk",
-    "apply_rotary_qk_tables",
-    "apply_rotary_tables",
     "diagonal_sums",
     "diagonals_tensor",
     "is_dynamo_compiling",

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posenc_native.core.calls.rotation import Rotation, TableRotation
+from posenc_native.core.calls.rotation import flat, from_flat, schema
 
 from .library import ops
 
@@ -44,63 +44,61 @@ def register() -> None:
             positions = positions.expand(x.shape[:-1])
         return ops.add_sinusoidal(x, positions, *rest), 0
 
-    for inputs, kind, name in (
-        (1, Rotation, "rotary"),
-        (2, Rotation, "rotary_qk"),
-        (1, TableRotation, "rotary_from_tables"),
-        (2, TableRotation, "rotary_qk_from_tables"),
-    ):
-        vmap(name)(partial(_batched_rotation, name, inputs, kind))
+    for inputs, name in ((1, "rotary"), (2, "rotary_qk")):
+        vmap(name)(partial(_batched_rotation, name, inputs, False))
+        by_tables = f"{name}_from_tables"
+        vmap(by_tables)(partial(_batched_rotation, by_tables, inputs, True))
 
 
 def _batched_rotation(
     name: str,
     inputs: int,
-    kind: type[Rotation | TableRotation],
+    tables: bool,
     info: Any,
     in_dims: tuple[Any, ...],
     *args: Any,
 ) -> tuple[Any, Any]:
     """A rotation of x, or of q and k; options that a call omits have their defaults."""
-    rotation = kind(*args[inputs:])
+    names = schema(tables)
+    rotation = dict(zip(names, flat(from_flat(args[inputs:], tables)), strict=True))
     folded = [
-        _fold_batch(x, dim, rotation.layout, info.batch_size)
+        _fold_batch(x, dim, rotation["layout"], info.batch_size)
         for x, dim in zip(args[:inputs], in_dims, strict=False)
     ]
     layout = folded[0][1]
 
     def tokens(option: str, before: int = 0, after: int = 0, by_head: bool = False) -> Any:
         """An option with values per token, for the folded batch."""
-        values: Any = getattr(rotation, option)
+        values: Any = rotation[option]
         if values is None:
             return None
         x = folded[option.startswith("k_")][0]
         batch = x.shape[layout.index("b")]
-        dim = in_dims[inputs + rotation._fields.index(option)]
+        dim = in_dims[inputs + names.index(option)]
         # Per head: [b, h, s, P], or [h, s, P] if the example has no batch.
         rank = values.ndim - (dim is not None)
-        batched = "b" in rotation.layout
+        batched = "b" in rotation["layout"]
         if by_head and rank == before + batched + 3:
             after += 1
             if not batched and dim is None:
                 values = values.unsqueeze(before)
         return _fold_tokens(values, dim, info.batch_size, batch, before, after)
 
-    by_axis = rotation.axis_map is not None
-    if isinstance(rotation, Rotation):
+    by_axis = rotation["axis_map"] is not None
+    if not tables:
         by_token: tuple[str, ...] = ("positions", "k_positions")
-        by_axis = by_axis or rotation.inv_freq.ndim == 3
+        by_axis = by_axis or rotation["inv_freq"].ndim == 3
         axes: dict[str, Any] = {"before": int(by_axis)}
-    elif rotation.rows is not None:
+    elif rotation["rows"] is not None:
         by_token, axes = ("rows", "k_rows"), {}
     else:
         by_token = ("cos", "sin", "k_cos", "k_sin")
-        axes = {"before": int(by_axis), "after": 1, "by_head": "h" in rotation.layout}
-    fields = [inputs + rotation._fields.index(option) for option in by_token]
+        axes = {"before": int(by_axis), "after": 1, "by_head": "h" in rotation["layout"]}
+    fields = [inputs + names.index(option) for option in by_token]
     _only_batched(name, in_dims, *range(inputs), *fields)
     folded_options: dict[str, Any] = {option: tokens(option, **axes) for option in by_token}
-    rotation = rotation._replace(layout=layout, **folded_options)
-    results = getattr(ops, name)(*(x for x, _, _ in folded), *rotation)
+    options = {**rotation, "layout": layout, **folded_options}
+    results = getattr(ops, name)(*(x for x, _, _ in folded), *options.values())
     if inputs == 1:
         return folded[0][2](results), 0
     restored = (restore(r) for r, (_, _, restore) in zip(results, folded, strict=True))

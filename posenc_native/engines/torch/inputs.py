@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from posenc_native.core.calls import arguments
 from posenc_native.core.calls.arguments import wrong_type, wrong_value
-from posenc_native.core.calls.rotation import Rotation, TableRotation
+from posenc_native.core.calls.rotation import Rotation
 from posenc_native.core.calls.suggestions.vocabulary import value_hint
 from posenc_native.core.calls.views import PAIRINGS
 from posenc_native.engines.distances import Lengths
@@ -162,10 +162,7 @@ def table_spec(
     return base, layout, shift, scale
 
 
-AnyRotation = TypeVar("AnyRotation", Rotation, TableRotation)
-
-
-def of_schema(function: str, rotation: AnyRotation) -> AnyRotation:
+def of_schema(function: str, rotation: Rotation) -> Rotation:
     """The rotation with layout, pairings and rotary_start in the schema's types."""
     layout, rotary_start, out_pairing = rotation.layout, rotation.rotary_start, rotation.out_pairing
     if not isinstance(layout, str):

@@ -11,7 +11,7 @@ from posenc_native.core.calls import arguments
 from posenc_native.core.calls.arguments import wrong_type, wrong_value
 from posenc_native.core.calls.caches import Cache, check_cache_layout
 from posenc_native.core.calls.norms import Norm, check_norm
-from posenc_native.core.calls.rotation import Rotation, TableRotation
+from posenc_native.core.calls.rotation import Rotation, by_tables, flat
 from posenc_native.core.calls.views import rounds_as_written
 from posenc_native.engines.following import angles_followed, needs_grad, transformed
 from posenc_native.engines.plain import norm_rotary as plain
@@ -30,11 +30,10 @@ from .results import (
     pair_results,
     same_view,
 )
-from .rotary import read_rotation, table_indices
+from .rotary import angle_tensors, read_rotation
 from .small import increment_version
 from .turns import frequency_turns
 
-AnyRotation = Rotation | TableRotation
 # Outputs: new tensors (False), the inputs (True), or other tensors, one for each.
 _To = bool | tuple[Any, ...]
 
@@ -42,13 +41,13 @@ _To = bool | tuple[Any, ...]
 def run(
     function: str,
     inputs: tuple[Any, ...],
-    rotation: Any,
+    rotation: Rotation,
     compute: str,
     norm: Norm,
     cache: tuple[Any, ...],
     to: _To,
 ) -> tuple[Tensor, ...]:
-    """`posenc_native.norm_rotary_qk` and `rotary_append`, by positions and by tables, for tensors.
+    """`posenc_native.norm_rotary_qk` and `rotary_append` for tensors.
 
     cache: the fields of a `Cache`, or nothing.
     """
@@ -59,10 +58,8 @@ def run(
 class _Call:
     """One call with converted options: tensors on one device, others in the schema's types."""
 
-    rotation: AnyRotation
-
     def __init__(
-        self, function: str, inputs: tuple[Any, ...], rotation: Any, compute: str, norm: Norm
+        self, function: str, inputs: tuple[Any, ...], rotation: Rotation, compute: str, norm: Norm
     ) -> None:
         q, *others = inputs
         for name, x in zip("kv", others, strict=False):
@@ -77,34 +74,29 @@ class _Call:
             q_weight=_weight(function, "q_weight", norm.q_weight, q),
             k_weight=_weight(function, "k_weight", norm.k_weight, q),
         )
-        if isinstance(rotation, Rotation):
-            self.rotation = of_schema(function, read_rotation(function, q, rotation))
-            self.suffix = ""
-        else:
-            for name, table in (("cos", rotation.cos), ("sin", rotation.sin)):
-                if not isinstance(table, Tensor):
-                    wrong_type(function, name, "a tensor, as q is", type(table).__name__)
-            self.rotation = of_schema(function, table_indices(function, q, rotation))
-            self.suffix = "_from_tables"
+        self.rotation = of_schema(function, read_rotation(function, q, rotation))
+        self.tables = by_tables(rotation)
+        self.suffix = "_from_tables" if self.tables else ""
 
     @property
     def options(self) -> tuple[Any, ...]:
         """The options that follow the inputs in the schema."""
-        computed = () if self.suffix else (self.compute,)
-        return (*self.rotation, *computed, *self.norm)
+        computed = () if self.tables else (self.compute,)
+        return (*flat(self.rotation), *computed, *self.norm)
 
     def tensors(self) -> dict[str, Tensor]:
         """All tensors of the call by name, except a cache."""
         named = dict(zip("qkv", self.inputs, strict=False))
-        options = {**self.rotation._asdict(), **self.norm._asdict()}
+        options = {**angle_tensors(self.rotation), **self.norm._asdict()}
         return named | {name: x for name, x in options.items() if isinstance(x, Tensor)}
 
     def angles_are_followed(self) -> bool:
         """Whether a derivative by the angles' inputs may be needed, which plain operations have."""
-        first, second = self.rotation[0], self.rotation[1]
-        return transformed() or (
-            needs_grad(first, second) if self.suffix else angles_followed(first, second)
-        )
+        if transformed():
+            return True
+        if self.tables:
+            return needs_grad(self.rotation.inv_freq.cos, self.rotation.inv_freq.sin)
+        return angles_followed(self.rotation.inv_freq, self.rotation.positions)
 
     def places(self, to: _To, count: int) -> tuple[Tensor, ...]:
         """The checked outputs for q, and for k if it has one; empty for new tensors."""
@@ -147,7 +139,7 @@ class _Call:
                 call(operator, q, k, *self.options, out_q=outs[0], out_k=outs[1])
             increment_version(outs)
             return outs
-        return gradients.NORM_ROTARY[self.suffix](q, k, *self.options)  # type: ignore[no-any-return]
+        return gradients.NORM_ROTARY[self.tables](q, k, *self.options)  # type: ignore[no-any-return]
 
     def append(self, cache: Cache, to: _To) -> tuple[Tensor, ...]:
         """Norm and rotate q, and k if requested; write k and v to their caches."""

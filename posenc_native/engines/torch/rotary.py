@@ -9,7 +9,8 @@ from torch import Tensor
 
 from posenc_native.core.calls import arguments
 from posenc_native.core.calls.arguments import wrong_type, wrong_value
-from posenc_native.core.calls.rotation import Rotation, TableRotation, of_pair
+from posenc_native.core.calls.rotation import Rotation, by_tables, flat, of_pair, schema
+from posenc_native.core.calls.tables import Tables
 from posenc_native.core.calls.views import PAIRINGS, rounds_as_written
 from posenc_native.engines.following import angles_followed, forward_mode, needs_grad, transformed
 from posenc_native.engines.plain import rotary as plain_rotary
@@ -19,7 +20,6 @@ from .gradients import angles as angle_gradients
 from .gradients import rotary as rotary_gradients
 from .gradients.functions import Differentiable, one_tensor
 from .inputs import (
-    AnyRotation,
     composable,
     frequency_tensors,
     integer_tensor,
@@ -56,31 +56,32 @@ def rotary_tables(
     return (cos * scale).to(dtype), (sin * scale).to(dtype)
 
 
-_DEFAULTS = {kind: tuple(kind._field_defaults.values())[2:] for kind in (Rotation, TableRotation)}
+# Options behind the fourth, by whether tables have the angles.
+_DEFAULTS = {
+    tables: flat(Rotation(None, Tables(0.0, 0.0) if tables else None))[4:]
+    for tables in (False, True)
+}  # fmt: skip
 
 
 def apply_rotary(x: Tensor, rotation: Rotation, out: Tensor | None) -> Tensor:
     """`posenc_native.apply_rotary` for tensors."""
-    function = "apply_rotary"
+    function, tables = "apply_rotary", by_tables(rotation)
     rotation = read_rotation(function, x, rotation)
     check_output(function, out, x)
     rotation = of_schema(function, rotation)
-    angles = (rotation.positions, rotation.inv_freq)
-    learned = angles_followed(rotation.inv_freq, rotation.positions)
-    if learned and out is not None:
-        no_output_for_gradient(function, *angles)
-    native = operators_take(x, *angles, rotation.axis_map, out)
-    native = native and not forward_mode() and not (learned and _in_groups(rotation))
-    if learned and native and not transformed():
-        return angle_gradients.LEARNED_ROTARY(x, *rotation)  # type: ignore[no-any-return]
-    if learned or not native:
-        _composable(function, rotation, x=x, out=out)
-        result: Tensor
-        (result,) = plain_rotary.apply_rotary(function, (x,), rotation, frequency_turns)
-        if out is None:
-            return result
-        return copy_out(function, out, result, x, *angles, rotation.axis_map)
-    return one_tensor(rotary_gradients.ROTARY, function, x, rotation, out)
+    angles = angle_tensors(rotation)
+    learned = _learned(rotation)
+    if learned and out is not None and not tables:
+        no_output_for_gradient(function, rotation.positions, rotation.inv_freq)
+    native = operators_take(x, *angles.values(), out) and not forward_mode()
+    if not (learned and (tables or transformed() or _in_groups(rotation))) and native:
+        if learned:
+            return angle_gradients.LEARNED_ROTARY(x, *rotation)  # type: ignore[no-any-return]
+        return one_tensor(rotary_gradients.ROTARY[tables], function, x, flat(rotation), out)
+    composable(function, x=x, out=out, **angles)
+    result: Tensor
+    (result,) = plain_rotary.apply_rotary(function, (x,), rotation, frequency_turns)
+    return result if out is None else copy_out(function, out, result, x, *angles.values())
 
 
 # Outputs for q and k: new tensors (False), q and k themselves (True), or two other tensors.
@@ -89,13 +90,27 @@ _To = bool | tuple[Any, Any]
 
 def apply_rotary_qk(q: Tensor, k: Tensor, rotation: Rotation, to: _To) -> tuple[Tensor, Tensor]:
     """`posenc_native.apply_rotary_qk` for tensors."""
-    function = "apply_rotary_qk"
-    # The checks take about as long as the rotation of one token. Those for decoding therefore come
-    # first, and others run only for arguments of unusual types.
+    function, tables = "apply_rotary_qk", by_tables(rotation)
     if not isinstance(k, Tensor):
         wrong_type(function, "k", "a tensor, as q is", type(k).__name__)
     if to:
         to = _checked_outputs(function, q, k, to)
+    read = _tables_of_two if tables else _angles_of_two
+    rotation, plain, learned = read(function, q, rotation)
+    if learned:
+        return _learned_qk(function, q, k, rotation, to)
+    operator = rotary_gradients.ROTARY_QK[tables]
+    result = _two_tensors(operator, q, k, rotation, to, plain)
+    return _plain_qk(function, q, k, rotation, to) if result is None else result
+
+
+# The checks take about as long as the rotation of one token. Those for decoding therefore come
+# first, and others run only for arguments of unusual types. Both functions return the rotation with
+# its arrays as tensors, whether there are no others than the first two, and whether a derivative by
+# them may be needed.
+
+
+def _angles_of_two(function: str, q: Tensor, rotation: Rotation) -> tuple[Rotation, bool, bool]:
     positions, inv_freq = rotation.positions, rotation.inv_freq
     k_positions = rotation.k_positions
     plain = True
@@ -112,109 +127,55 @@ def apply_rotary_qk(q: Tensor, k: Tensor, rotation: Rotation, to: _To) -> tuple[
         k_positions = rotation.k_positions
         plain = rotation.axis_map is None and k_positions is None
     rotation = _of_schema_if_needed(function, rotation)
-    if (
+    learned = (
         (positions is not None and positions.requires_grad)
         or inv_freq.requires_grad
         or k_positions is not None
         or transformed()
-    ) and angles_followed(inv_freq, positions, k_positions):
-        return _learned_qk(function, q, k, rotation, to)
-    result = _two_tensors(rotary_gradients.ROTARY_QK, q, k, rotation, to, plain)
-    if result is not None:
-        return result
-    _composable(function, rotation, q=q, k=k)
-    rotated = plain_rotary.apply_rotary(function, (q, k), rotation, frequency_turns)
-    read = positions, inv_freq, rotation.axis_map, rotation.k_positions
-    return pair_results(function, q, k, rotated, to, *read)
+    ) and angles_followed(inv_freq, positions, k_positions)
+    return rotation, plain, learned
 
 
-def apply_rotary_tables(x: Tensor, rotation: TableRotation, out: Tensor | None) -> Tensor:
-    """`posenc_native.apply_rotary_tables` for tensors."""
-    function = "apply_rotary_tables"
-    cos, sin = rotation.cos, rotation.sin
-    for name, table in (("cos", cos), ("sin", sin)):
-        if not isinstance(table, Tensor):
-            wrong_type(function, name, "a tensor, as x is", type(table).__name__)
-    check_output(function, out, x)
-    rounds_as_written(function, rotation.compute)
-    rotation = of_schema(function, table_indices(function, x, rotation))
-    read = {"cos": cos, "sin": sin, "rows": rotation.rows, "axis_map": rotation.axis_map}
-    if needs_grad(cos, sin) or forward_mode() or not operators_take(x, *read.values(), out):
-        composable(function, x=x, **read, out=out)
-        (result,) = plain_rotary.apply_rotary_tables(function, (x,), rotation)
-        return result if out is None else copy_out(function, out, result, x, *read.values())
-    return one_tensor(rotary_gradients.FROM_TABLES, function, x, rotation, out)
-
-
-def table_indices(function: str, x: Tensor, rotation: TableRotation) -> TableRotation:
-    """The rotation with rows and axis_map as tensors on the device of x."""
-    if rotation.rows is None and rotation.axis_map is None and rotation.k_rows is None:
-        return rotation
-    given = rotation._asdict()
-    read: dict[str, Any] = {}
-    for name, i in (("rows", 0), ("k_rows", 1), ("axis_map", 0)):
-        option = name.removeprefix("k_")
-        with of_pair(rotation, i):
-            read[name] = integer_tensor(function, option, given[name], x.device)
-            same_device(function, x, **{option: read[name]})
-    return rotation._replace(**read)
-
-
-def apply_rotary_qk_tables(
-    q: Tensor, k: Tensor, rotation: TableRotation, to: _To
-) -> tuple[Tensor, Tensor]:
-    """`posenc_native.apply_rotary_qk_tables` for tensors."""
-    function = "apply_rotary_qk_tables"
-    cos, sin = rotation.cos, rotation.sin
-    # As in apply_rotary_qk, only the checks that decoding needs.
-    if not isinstance(k, Tensor):
-        wrong_type(function, "k", "a tensor, as q is", type(k).__name__)
-    plain = (
-        rotation.rows is None
-        and rotation.axis_map is None
-        and rotation.k_cos is None
-        and rotation.k_rows is None
-    )
-    usual = plain and isinstance(cos, Tensor) and isinstance(sin, Tensor)
-    tables = {"cos": cos, "sin": sin} if usual else _tables_of(function, rotation)
-    if to:
-        to = _checked_outputs(function, q, k, to)
-    if not usual:
-        rotation = table_indices(function, q, rotation)
-    indices = rotation.rows, rotation.k_rows, rotation.axis_map
-    rotation = _of_schema_if_needed(function, rotation)
-    if rotation.compute != "float32":
-        rounds_as_written(function, rotation.compute)
-    if usual:
+def _tables_of_two(function: str, q: Tensor, rotation: Rotation) -> tuple[Rotation, bool, bool]:
+    cos, sin, rows, axis_map, compute = rotation.inv_freq
+    plain = rows is None and axis_map is None and type(cos) is not tuple
+    if plain and isinstance(cos, Tensor) and isinstance(sin, Tensor):
         learned = (cos.requires_grad or sin.requires_grad) and torch.is_grad_enabled()
     else:
-        learned = needs_grad(*tables.values())
-    if not learned:
-        result = _two_tensors(rotary_gradients.QK_FROM_TABLES, q, k, rotation, to, plain)
-        if result is not None:
-            return result
-    by_name = {"rows": indices[0], "rows[1]": indices[1], "axis_map": indices[2]}
-    composable(function, q=q, k=k, **tables, **by_name)
-    rotated = plain_rotary.apply_rotary_tables(function, (q, k), rotation)
-    if learned and isinstance(to, tuple):
-        no_output_for_gradient(function, *tables.values())
-    return pair_results(function, q, k, rotated, to, *tables.values(), *indices)
+        rotation = read_rotation(function, q, rotation)
+        learned = _learned(rotation)
+    rotation = _of_schema_if_needed(function, rotation)
+    if compute != "float32":
+        rounds_as_written(function, compute)
+    return rotation, plain, learned
 
 
-def _tables_of(function: str, rotation: TableRotation) -> dict[str, Tensor]:
-    """cos and sin, and those of k, by their names in errors."""
-    tables = {"cos": rotation.cos, "sin": rotation.sin}
-    if rotation.k_cos is not None:
-        named = (("cos", rotation.cos, rotation.k_cos), ("sin", rotation.sin, rotation.k_sin))
-        tables = {f"{name}[{i}]": pair[i] for name, *pair in named for i in (0, 1)}
-    for name, table in tables.items():
-        if not isinstance(table, Tensor):
-            wrong_type(function, name, "a tensor, as q is", type(table).__name__)
-    return tables
+def _learned(rotation: Rotation) -> bool:
+    """Whether a derivative by the tensors that angles come from may be needed."""
+    if not by_tables(rotation):
+        return angles_followed(rotation.inv_freq, rotation.positions, rotation.k_positions)
+    tables = angle_tensors(rotation)
+    return needs_grad(*(t for t in tables.values() if t is not None and t.is_floating_point()))
+
+
+def angle_tensors(rotation: Rotation) -> dict[str, Tensor | None]:
+    """The tensors that angles come from, by their names in errors."""
+    names = schema(by_tables(rotation))
+    return {
+        f"{name[2:]}[1]" if name.startswith("k_") else name: value
+        for name, value in zip(names, flat(rotation), strict=True)
+        if name.removeprefix("k_") in _TENSORS
+    }
+
+
+_TENSORS = ("positions", "inv_freq", "axis_map", "cos", "sin", "rows")
 
 
 def read_rotation(function: str, x: Tensor, rotation: Rotation) -> Rotation:
     """The rotation with its arrays as tensors on the device of x, and a checked scale."""
+    if by_tables(rotation):
+        tables = _read_tables(function, x, rotation, rotation.inv_freq)
+        return rotation._replace(inv_freq=tables)
     k_positions = rotation.k_positions
     if k_positions is None:
         positions = _read_positions(function, x, rotation.positions)
@@ -234,21 +195,43 @@ def read_rotation(function: str, x: Tensor, rotation: Rotation) -> Rotation:
     )
 
 
+def _read_tables(function: str, x: Tensor, rotation: Rotation, tables: Tables) -> Tables:
+    """Tables with rows and axis_map as tensors; cos and sin must be tensors."""
+    rounds_as_written(function, tables.compute)
+    for name in ("cos", "sin"):
+        table = getattr(tables, name)
+        pair = type(table) is tuple
+        for i, one in enumerate(table if pair else (table,)):
+            if not isinstance(one, Tensor):
+                like = "x" if function == "apply_rotary" else "q"
+                argument = f"{name}[{i}]" if pair else name
+                wrong_type(function, argument, f"a tensor, as {like} is", type(one).__name__)
+    rows: Any = tables.rows
+    if type(rows) is tuple:
+        read = []
+        for i, one in enumerate(rows):
+            with of_pair(rotation, i):
+                read.append(_read_integers(function, "rows", one, x))
+        rows = tuple(read)
+    else:
+        rows = _read_integers(function, "rows", rows, x)
+    axis_map = _read_integers(function, "axis_map", tables.axis_map, x)
+    return Tables(tables.cos, tables.sin, rows, axis_map, tables.compute)
+
+
+def _read_integers(function: str, name: str, value: Any, x: Tensor) -> Tensor | None:
+    integers: Tensor | None = integer_tensor(function, name, value, x.device)
+    same_device(function, x, **{name: integers})
+    return integers
+
+
 def _read_positions(function: str, x: Tensor, positions: Any) -> Tensor | None:
     if positions is None or isinstance(positions, Tensor):
         return positions
     return position_tensor(function, positions, x.device)
 
 
-def _composable(function: str, rotation: Rotation, **tensors: Tensor | None) -> None:
-    """`composable` for these tensors and those of the rotation, named by its fields."""
-    for name in ("positions", "inv_freq", "axis_map"):
-        tensors[name] = getattr(rotation, name)
-    tensors["positions[1]"] = rotation.k_positions
-    composable(function, **tensors)
-
-
-def _of_schema_if_needed(function: str, rotation: AnyRotation) -> AnyRotation:
+def _of_schema_if_needed(function: str, rotation: Rotation) -> Rotation:
     """As `of_schema`, skipped for the usual rotations, whose types are already right."""
     if (
         type(rotation.rotary_start) is int
@@ -285,27 +268,35 @@ def _checked_outputs(function: str, q: Tensor, k: Tensor, to: _To) -> _To:
 def _learned_qk(
     function: str, q: Tensor, k: Tensor, rotation: Rotation, to: _To
 ) -> tuple[Tensor, Tensor]:
-    """`apply_rotary_qk` if frequencies or positions require a gradient."""
-    positions, inv_freq = rotation.positions, rotation.inv_freq
-    k_positions = rotation.k_positions
+    """`apply_rotary_qk` if frequencies, positions or tables require a gradient."""
+    angles = angle_tensors(rotation)
     if isinstance(to, tuple):
-        no_output_for_gradient(function, positions, inv_freq, k_positions)
+        floats = (t for t in angles.values() if t is not None and t.is_floating_point())
+        no_output_for_gradient(function, *floats)
+    if by_tables(rotation):
+        return _plain_qk(function, q, k, rotation, to)
     if to and not forward_mode():
         expected = "False if frequencies or positions require a gradient"
         wrong_value(function, "inplace", expected, True)
-    read = positions, inv_freq, rotation.axis_map, k_positions
-    if operators_take(q, k, *read) and not transformed() and not _in_groups(rotation):
+    if operators_take(q, k, *angles.values()) and not transformed() and not _in_groups(rotation):
         return angle_gradients.LEARNED_ROTARY_QK(q, k, *rotation)  # type: ignore[no-any-return]
-    _composable(function, rotation, q=q, k=k)
+    return _plain_qk(function, q, k, rotation, to)
+
+
+def _plain_qk(
+    function: str, q: Tensor, k: Tensor, rotation: Rotation, to: _To
+) -> tuple[Tensor, Tensor]:
+    angles = angle_tensors(rotation)
+    composable(function, q=q, k=k, **angles)
     rotated = plain_rotary.apply_rotary(function, (q, k), rotation, frequency_turns)
-    return pair_results(function, q, k, rotated, to, *read)
+    return pair_results(function, q, k, rotated, to, *angles.values())
 
 
 def _two_tensors(
     operator: Differentiable,
     q: Tensor,
     k: Tensor,
-    rotation: Rotation | TableRotation,
+    rotation: Rotation,
     to: _To,
     plain: bool,
 ) -> tuple[Tensor, Tensor] | None:
@@ -315,7 +306,8 @@ def _two_tensors(
     """
     # `operators_take`, inlined to save its call. The first is positions (or None) or cos, the
     # second inv_freq or sin.
-    first, second = rotation[0], rotation[1]
+    options = flat(rotation)
+    first, second = options[0], options[1]
     if q.is_cpu:
         together = k.is_cpu and second.is_cpu and (first is None or first.is_cpu)
     else:
@@ -332,24 +324,22 @@ def _two_tensors(
         if not operators_take(q, *to):
             return None
         out_q, out_k = to
-        call(
-            getattr(ops, f"{operator.name}_out").default, q, k, *rotation, out_q=out_q, out_k=out_k
-        )
+        call(getattr(ops, f"{operator.name}_out").default, q, k, *options, out_q=out_q, out_k=out_k)
         increment_version(to)
         return to
     wants_grad = (q.requires_grad or k.requires_grad) and torch.is_grad_enabled()
     if wants_grad or transformed():
-        return (operator.in_place if to else operator)(q, k, *rotation)  # type: ignore[no-any-return]
+        return (operator.in_place if to else operator)(q, k, *options)  # type: ignore[no-any-return]
     functional, in_place = operator.bare
     # Options with the schema's defaults are omitted: reading one takes torch 0.1 microseconds.
     given = 2 if rotation.layout == "bhsd" and rotation.pairing == "half" else 4
     # Tuples that hold tensors are not compared: torch.compile cannot do it (torch 2.11).
-    if not plain or rotation[4:] != _DEFAULTS[type(rotation)]:
-        given = len(rotation) - (rotation.out_pairing == "same")
+    if not plain or options[4:] != _DEFAULTS[by_tables(rotation)]:
+        given = len(options) - (rotation.out_pairing == "same")
     try:
         if not to:
-            return functional(q, k, *rotation[:given])  # type: ignore[no-any-return]
-        in_place(q, k, *rotation[:given])
+            return functional(q, k, *options[:given])  # type: ignore[no-any-return]
+        in_place(q, k, *options[:given])
     except RuntimeError as error:
         raise_ours(error)
     increment_version((q, k))

@@ -4,7 +4,7 @@ In diffusers and timm tables come in many forms (a tuple, complex numbers, sin a
 rotation matrices; a column for each dim or for each pair; for each token, head or row of the
 batch), and options of a call decide what they mean. So a function is learned when it is called. It
 gets random numbers in tensors of the same kind as this call's, as small as their axes allow. Its
-result must be that of one of the rotations of `apply_rotary_tables`. From then on, calls of that
+result must be that of a rotation by `Tables`. From then on, calls of that
 kind use this rotation; all others go to the model's own function.
 
 If tables have a column for each dim, the two columns of a pair must be equal. This is checked

@@ -170,7 +170,7 @@ class LearnedPlanner:
                 what = "takes *args or **kwargs" if not plain else "uses variables of the method"
                 raise NotServed(
                     f"{code.co_name}, which is defined in it, {what}: call "
-                    "posenc_native.apply_rotary_tables there"
+                    "posenc_native.apply_rotary there, with Tables"
                 )
             ours = f"_learned_{code.co_name}"
             own = types.FunctionType(code, method.__globals__)

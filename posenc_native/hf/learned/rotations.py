@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from posenc_native.encodings.rotary.by_tables import apply_rotary_tables
+from posenc_native.core.calls.tables import Tables
+from posenc_native.encodings.rotary.apply import apply_rotary
 
 if TYPE_CHECKING:
     from posenc_native.core.calls.kinds import Pairing
@@ -67,7 +68,7 @@ def are_matrices(table: Tensor) -> bool:
 
 @dataclass(frozen=True)
 class LearnedRotation:
-    """The behavior of calls of one kind, in the terms of `apply_rotary_tables`.
+    """The behavior of calls of one kind, in the terms of `apply_rotary` with `Tables`.
 
     Attributes:
         kind: of tables: "cos, sin", "sin, cos" (two, or one with both side by side), "complex",
@@ -120,7 +121,7 @@ class LearnedRotation:
         return table.permute(*order, -1).reshape(*shape, table.shape[-1])
 
     def in_order(self, table: Tensor) -> Tensor:
-        """A table as `apply_rotary_tables` expects it: [s, P], [b, s, P] or [b, h, s, P]."""
+        """A table as `Tables` have it: [s, P], [b, s, P] or [b, h, s, P]."""
         varies = {self.layout[axis] for axis in self.axes if axis >= 0}
         letters = "bhs" if "h" in varies else "bs" if "b" in varies else "s"
         table = self.along(table, len(self.layout))
@@ -138,9 +139,9 @@ class LearnedRotation:
         """x rotated by tables in order; inplace: into x itself, if it `may_overwrite` x."""
         heads = x.unflatten(-1, (self.split, -1)) if self.split else x
         heads = heads.to(torch.promote_types(x.dtype, self.dtype))
-        rotated: Tensor = apply_rotary_tables(
-            heads, cos, sin, layout=self.layout, pairing=self.pairing, rotary_start=self.start,
-            inverse=self.inverse, out=heads if inplace else None,
+        rotated: Tensor = apply_rotary(
+            heads, None, Tables(cos, sin), layout=self.layout, pairing=self.pairing,
+            rotary_start=self.start, inverse=self.inverse, out=heads if inplace else None,
         )  # fmt: skip
         if inplace:
             return x

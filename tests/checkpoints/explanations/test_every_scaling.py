@@ -62,7 +62,7 @@ def test_words_of_a_type_that_has_none_of_its_own(monkeypatch: pytest.MonkeyPatc
 
     @rope_type("bent", "strength", "steps")
     def _bent(dim: int, base: float, values: Any) -> tuple[Any, float]:
-        plain = pn.rotary_frequencies(dim, base)[0]
+        plain = pn.rotary.rotary_frequencies(dim, base)[0]
         plain[1:3] /= values.number("strength")
         plain[3] *= 2
         return plain, 1.0

@@ -5,9 +5,10 @@ import numpy as np
 import outside
 import pytest
 from hf_configurations import language_configs
+from posenc_native.rotary import nope_layers
 from published import DEEPSEEK, LLAMA3, MINISTRAL, PUBLISHED, sizes
 
-from posenc_native import Rotary, explain, nope_layers
+from posenc_native import Rotary, explain
 from posenc_native.core.frequencies.scaling import softmax_correction
 
 LLAMA = {"model_type": "llama", **sizes(4096, 32, 5e5, 131072)}

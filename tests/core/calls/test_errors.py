@@ -129,7 +129,7 @@ def test_views_side_by_side_are_no_overlap(backend, layout):
     pn.apply_rotary(q, None, FREQ, layout=layout, out=v)
     pn.apply_rotary_qk(q, k, None, FREQ, layout=layout, inplace=True)
     tables = pn.rotary_tables(300, FREQ)
-    pn.apply_rotary_qk_tables(q, k, *tables, layout=layout, inplace=True)
+    pn.apply_rotary_qk(q, k, None, pn.Tables(*tables), layout=layout, inplace=True)
     pn.apply_rotary(q[..., ::2], None, FREQ, layout=layout, out=q[..., 1::2])
     pn.apply_rotary(q[..., :32], None, FREQ, layout=layout, out=q[..., 32:])
     with pytest.raises(ValueError, match="apply_rotary: out: "):

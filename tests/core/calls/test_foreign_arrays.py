@@ -6,6 +6,7 @@ tests put arrays of other kinds in the place of NumPy's.
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 import textwrap
@@ -16,6 +17,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from rotating import public
 
 import posenc_native as pn
 from posenc_native.core.calls import arguments
@@ -40,7 +42,7 @@ COS, SIN = normal(5, 4), normal(5, 4)
 SCORES, DIAGONALS = normal(2, 4, 5, 6), normal(4, 10)
 INDEX = np.arange(10) % 3
 ROPE = pn.Rotary(8)
-FULL = pn.FullWidthRotary.of_dims(8, np.linspace(0.1, 1, 8))
+FULL = pn.rotary.FullWidthRotary.of_dims(8, np.linspace(0.1, 1, 8))
 IDS = np.array([[1, 0, 0], [1, 1, 0]])
 
 
@@ -49,9 +51,12 @@ def identity(x: Any) -> Any:
 
 
 CALLS: dict[str, tuple[Any, ...]] = {
-    "ContextParallel.shard": (lambda x: pn.ContextParallel(0, 2).shard(x, 0), normal(8, 2)),
+    "ContextParallel.shard": (
+        lambda x: pn.positions.ContextParallel(0, 2).shard(x, 0),
+        normal(8, 2),
+    ),
     "ContextParallel.packed": (
-        lambda x: tuple(pn.ContextParallel(0, 2).packed(x, 12)), np.array([0, 4, 12])),
+        lambda x: tuple(pn.positions.ContextParallel(0, 2).packed(x, 12)), np.array([0, 4, 12])),
     "Rotary": (lambda inv_freq, axis_map: pn.Rotary(8, inv_freq=inv_freq, axis_map=axis_map).apply(
         Q, np.array([POSITIONS, POSITIONS + 1])), INV_FREQ, np.array([0, 1, 0, 1])),
     "Rotary()": (ROPE, Q, K, POSITIONS),
@@ -59,132 +64,152 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "Rotary.tables": (ROPE.tables, POSITIONS),
     "FullWidthRotary()": (FULL, Q, K, POSITIONS),
     "FullWidthRotary.apply": (FULL.apply, Q, POSITIONS),
-    "FullWidthRotary.of_dims": (lambda *each: pn.FullWidthRotary.of_dims(8, each[0]).apply(each[1]),
-                                np.linspace(0.1, 1, 8), Q),
+    "FullWidthRotary.of_dims": (
+        lambda *each: pn.rotary.FullWidthRotary.of_dims(8, each[0]).apply(each[1]),
+        np.linspace(0.1, 1, 8),
+        Q,
+    ),
     "SinusoidalSpec()": (pn.SinusoidalSpec(dim=8), POSITIONS),
     "SinusoidalSpec() of two axes": (pn.SinusoidalSpec(dim=8, axis_order=(0, 1)),
                                      (POSITIONS, POSITIONS + 1)),
-    "GridCoordinates.of_mask": (lambda mask: pn.GridCoordinates().of_mask(mask, 2), IDS == 1),
+    "GridCoordinates.of_mask": (
+        lambda mask: pn.sinusoids.GridCoordinates().of_mask(mask, 2),
+        IDS == 1,
+    ),
     "accumulated_phases": (
-        lambda *each: pn.accumulated_phases(each[0], axis=0, starts=each[1]),
+        lambda *each: pn.selective.accumulated_phases(each[0], axis=0, starts=each[1]),
         normal(5, 2), np.array([0, 2, 5])),
     "add_sinusoidal": (pn.add_sinusoidal, Q, POSITIONS),
     "add_toeplitz_bias": (pn.add_toeplitz_bias, SCORES, DIAGONALS),
     "add_toeplitz_bias of rows": (
         lambda *each: pn.add_toeplitz_bias(*each[:2], q_offset=each[2], origin=4),
         SCORES, DIAGONALS, np.array([0, 0])),
-    "add_unrotated_tokens": (lambda x: pn.add_unrotated_tokens(x, before=1), POSITIONS),
-    "alibi_columns": (lambda *each: pn.alibi_columns(2, 3, key_mask=each[0], slopes=each[1]),
-                      IDS, np.array([0.5, 0.25])),
+    "add_unrotated_tokens": (lambda x: pn.positions.add_unrotated_tokens(x, before=1), POSITIONS),
+    "alibi_columns": (
+        lambda *each: pn.relative.alibi_columns(2, 3, key_mask=each[0], slopes=each[1]),
+        IDS,
+        np.array([0.5, 0.25]),
+    ),
     "alibi_diagonals": (
-        lambda *each: pn.alibi_diagonals(2, 3, 4, q_offset=each[0], slopes=each[1]),
+        lambda *each: pn.relative.alibi_diagonals(2, 3, 4, q_offset=each[0], slopes=each[1]),
         np.array([1, 2]), np.array([0.5, 0.25])),
     "apply_rotary": (
         lambda *each: pn.apply_rotary(*each[:3], axis_map=each[3]),
         Q, np.array([POSITIONS, POSITIONS]), INV_FREQ, np.array([0, 1, 0, 1])),
     "apply_rotary_qk": (pn.apply_rotary_qk, Q, K, POSITIONS, INV_FREQ),
-    "apply_rotary_qk_tables": (pn.apply_rotary_qk_tables, Q, K, COS, SIN),
-    "apply_rotary_tables": (pn.apply_rotary_tables, Q, COS, SIN),
-    "apply_xpos": (lambda *each: pn.apply_xpos(*each[:4], k_positions=each[4]),
-                   Q, K, POSITIONS, INV_FREQ, POSITIONS),
+    "apply_rotary_qk by tables": (public("apply_rotary_qk by tables"), Q, K, COS, SIN),
+    "apply_rotary by tables": (public("apply_rotary by tables"), Q, COS, SIN),
     "augment_coordinates": (
-        lambda x: pn.augment_coordinates(x, shift=0.5, generator=np.random.default_rng(0)),
+        lambda x: pn.positions.augment_coordinates(
+            x, shift=0.5, generator=np.random.default_rng(0)
+        ),
         normal(2, 6)),
-    "axial_rotary": (lambda x: pn.axial_rotary(8, inv_freq=x).tables(np.array([[1], [2]])),
+    "axial_rotary": (lambda x: pn.rotary.axial_rotary(8, inv_freq=x).tables(np.array([[1], [2]])),
                      INV_FREQ[:2]),
     "clipped_diagonals": (
-        lambda *each: pn.clipped_diagonals(each[0], 3, 4, q_offset=each[1]),
+        lambda *each: pn.relative.clipped_diagonals(each[0], 3, 4, q_offset=each[1]),
         normal(5, 2), np.array([1, 2])),
-    "clipped_index": (lambda x: pn.clipped_index(3, 4, 2, q_offset=x), np.array([1, 2])),
-    "combine": (pn.combine, Q, normal(5, 8)),
-    "deberta_bucket": (pn.deberta_bucket, POSITIONS),
-    "deberta_index": (lambda x: pn.deberta_index(3, 4, q_offset=x), np.array([1, 2])),
+    "clipped_index": (lambda x: pn.relative.clipped_index(3, 4, 2, q_offset=x), np.array([1, 2])),
+    "combine": (pn.absolute.combine, Q, normal(5, 8)),
+    "deberta_bucket": (pn.relative.deberta_bucket, POSITIONS),
+    "deberta_index": (lambda x: pn.relative.deberta_index(3, 4, q_offset=x), np.array([1, 2])),
     "diagonal_sums": (pn.diagonal_sums, SCORES),
     "expected_pairing": (
-        lambda x: np.array(list(pn.expected_pairing(
+        lambda x: np.array(list(pn.checkpoints.expected_pairing(
             lambda pairing: Q + (pairing == "half"), x).scores.values())), Q),
     "bias_at_positions": (
-        lambda *each: pn.bias_at_positions(*each),
+        lambda *each: pn.relative.bias_at_positions(*each),
         normal(2, 9), np.array([0, 2]), np.array([[0, 1, 2]])),
     "fire_bias": (
-        lambda c, threshold, offset: pn.fire_bias(
+        lambda c, threshold, offset: pn.relative.fire_bias(
             3, 4, lambda x: np.repeat(x, 2, -1), c=c, threshold=threshold, q_offset=offset),
         np.array(0.2), np.array(100.0), np.array([0, 1])),
     "guess_pairing": (
-        lambda q, k: np.array(list(pn.guess_pairing([(q, k)], 16).scores.values())),
+        lambda q, k: np.array(list(pn.checkpoints.guess_pairing([(q, k)], 16).scores.values())),
         normal(32, 8), normal(16, 8)),
     "kerple_diagonals": (
-        lambda *each: pn.kerple_diagonals(*each[:2], 3, 4, q_offset=each[2]),
+        lambda *each: pn.relative.kerple_diagonals(*each[:2], 3, 4, q_offset=each[2]),
         np.array([1.0, 2.0]), np.array([0.5, 0.1]), np.array([0, 1])),
-    "learned_positions": (pn.learned_positions, normal(9, 4), POSITIONS),
-    "linear_positions": (lambda x, scale: pn.linear_positions(x, 2, scale=scale),
+    "learned_positions": (pn.absolute.learned_positions, normal(9, 4), POSITIONS),
+    "linear_positions": (lambda x, scale: pn.absolute.linear_positions(x, 2, scale=scale),
                          POSITIONS, np.array([1.0, 0.5])),
     "norm_rotary_qk": (
         lambda *each: pn.norm_rotary_qk(*each[:4], q_weight=each[4], k_weight=each[5]),
         Q, K, POSITIONS, INV_FREQ, normal(8), normal(2, 8)),
-    "norm_rotary_qk_tables": (
-        lambda *each: pn.norm_rotary_qk_tables(*each[:4], q_weight=each[4]),
+    "norm_rotary_qk by tables": (
+        lambda *each: pn.norm_rotary_qk(*each[:2], None, pn.Tables(*each[2:4]), q_weight=each[4]),
         Q, K, COS, SIN, normal(4, 8)),
-    "normalized_positions": (pn.normalized_positions, POSITIONS, np.array(9)),
-    "normalized_positions of a mask": (lambda x: pn.normalized_positions(mask=x), IDS),
-    "packed_grid_positions": (lambda x: pn.packed_grid_positions(x, 10),
+    "normalized_positions": (pn.absolute.normalized_positions, POSITIONS, np.array(9)),
+    "normalized_positions of a mask": (lambda x: pn.absolute.normalized_positions(mask=x), IDS),
+    "packed_grid_positions": (lambda x: pn.positions.packed_grid_positions(x, 10),
                               np.array([[1, 2, 2], [1, 2, 3]])),
-    "packed_positions": (lambda x, start: pn.packed_positions(x, 5, start=start),
+    "packed_positions": (lambda x, start: pn.positions.packed_positions(x, 5, start=start),
                          np.array([0, 2, 5]), np.array([1, 0])),
-    "packed_segments": (lambda x: pn.packed_segments(x, 5), np.array([0, 2, 5])),
-    "padded_positions": (lambda x, start: pn.padded_positions(x, start=start),
+    "packed_segments": (lambda x: pn.positions.packed_segments(x, 5), np.array([0, 2, 5])),
+    "padded_positions": (lambda x, start: pn.positions.padded_positions(x, start=start),
                          IDS, np.array([1, 0])),
-    "permute_qk": (lambda x: pn.permute_qk(x, 8, to="half"), normal(16, 3)),
-    "phase_tables": (pn.phase_tables, np.array([[0, 2**62], [-5, 1]])),
+    "permute_qk": (lambda x: pn.checkpoints.permute_qk(x, 8, to="half"), normal(16, 3)),
+    "phase_tables": (pn.selective.phase_tables, np.array([[0, 2**62], [-5, 1]])),
     "permute_state_dict": (
-        lambda x: list(pn.permute_state_dict({"q_proj.weight": x}, 8, to="half").values()),
+        lambda x: list(
+            pn.checkpoints.permute_state_dict({"q_proj.weight": x}, 8, to="half").values()
+        ),
         normal(16, 3)),
     "recurrent_positions": (
-        lambda *each: pn.recurrent_positions(4, *each),
+        lambda *each: pn.absolute.recurrent_positions(4, *each),
         normal(2), normal(6, 2), normal(6), normal(6)),
     "relative_gather": (
         lambda x, index, content: pn.relative_gather(x, index, 6, content=content),
         normal(2, 5, 3), INDEX, normal(2, 5, 6)),
-    "relative_position_bucket": (pn.relative_position_bucket, POSITIONS),
-    "relative_positions": (lambda x: pn.relative_positions(3, 4, q_offset=x), np.array([1, 2])),
+    "relative_position_bucket": (pn.relative.relative_position_bucket, POSITIONS),
+    "relative_positions": (
+        lambda x: pn.relative.relative_positions(3, 4, q_offset=x),
+        np.array([1, 2]),
+    ),
     "relative_scatter": (lambda x, index: pn.relative_scatter(x, index, 3), SCORES, INDEX),
     "rerotate": (lambda *each: pn.rerotate(*each, ROPE), K, POSITIONS, POSITIONS + 4),
-    "resample_positions": (lambda x: pn.resample_positions(x, 6), normal(4, 3)),
+    "resample_positions": (lambda x: pn.absolute.resample_positions(x, 6), normal(4, 3)),
     # Caches are written to, so they are arrays of NumPy.
     "rotary_append": (
         lambda *each: pn.rotary_append(
             *each[:5], *np.zeros((2, 2, 2, 5, 8), np.float32), each[5], q_weight=each[6]),
         Q, K, normal(2, 2, 5, 8), POSITIONS, INV_FREQ, np.arange(5), normal(8)),
-    "rotary_append_tables": (
-        lambda *each: pn.rotary_append_tables(
-            *each[:5], *np.zeros((2, 2, 2, 5, 8), np.float32), each[5]),
+    "rotary_append by tables": (
+        lambda *each: pn.rotary_append(
+            *each[:3], None, pn.Tables(*each[3:5]), *np.zeros((2, 2, 2, 5, 8), "f"), each[5]),
         Q, K, normal(2, 2, 5, 8), COS, SIN, np.arange(5)),
     "rotary_tables": (
         lambda x, w, axes: pn.rotary_tables(x, w, axis_map=axes),
         np.array([POSITIONS, POSITIONS]), INV_FREQ, np.array([0, 1, 0, 1])),
-    "sandwich_diagonals": (lambda x: pn.sandwich_diagonals(2, 3, 4, q_offset=x), np.array([0, 1])),
+    "sandwich_diagonals": (
+        lambda x: pn.relative.sandwich_diagonals(2, 3, 4, q_offset=x),
+        np.array([0, 1]),
+    ),
     "selective_rotary_qk": (
         lambda *each: pn.selective_rotary_qk(*each, layout="bhsd"), Q, K, normal(2, 1, 5, 4)),
     "sinusoidal": (lambda x: pn.sinusoidal(x, 8), POSITIONS),
     "sinusoidal of floats": (lambda x: pn.sinusoidal(x, 8), POSITIONS / 3),
-    "sinusoidal_grid": (lambda x: pn.sinusoidal_grid(x, 8), normal(3, 2)),
-    "sinusoidal_preset": (lambda x: pn.sinusoidal_preset("diffusers_timestep", x, 8), POSITIONS),
-    "swin_diagonals": (lambda x: pn.swin_diagonals(x, (2, 2)), normal(9, 3)),
-    "t5_diagonals": (lambda x, offset: pn.t5_diagonals(x, 3, 4, q_offset=offset),
+    "SinusoidalSpec": (pn.SinusoidalSpec.preset("diffusers_timestep", 8), POSITIONS),
+    "SinusoidalSpec of a grid": (pn.SinusoidalSpec(8, axis_order=(0, 1)), normal(3, 2)),
+    "swin_diagonals": (lambda x: pn.relative.swin_diagonals(x, (2, 2)), normal(9, 3)),
+    "t5_diagonals": (lambda x, offset: pn.relative.t5_diagonals(x, 3, 4, q_offset=offset),
                      normal(32, 2), np.array([0, 1])),
     "toeplitz_bias": (lambda x: pn.toeplitz_bias(x, 5, 6), DIAGONALS),
     "vision_language_positions": (
-        pn.vision_language_positions, np.array([[0, 1, 1, 1, 1, 0]]), np.array([[1, 4, 4]])),
-    "xpos_tables": (pn.xpos_tables, POSITIONS, INV_FREQ),
+        pn.positions.vision_language_positions,
+        np.array([[0, 1, 1, 1, 1, 0]]), np.array([[1, 4, 4]])),
+    "xpos_tables": (
+        lambda *each: sum(pn.rotary.xpos_tables(*each)[:2], ()), POSITIONS, INV_FREQ),
 }  # fmt: skip
 
 NO_ARRAYS = {
-    "GridCoordinates", "PairingEvidence", "SinusoidalSpec", "FullWidthRotary", "alibi_slopes",
-    "compare", "context_parallel_positions", "explain", "frequencies", "get_num_threads",
+    "GridCoordinates", "FullWidthRotary", "Tables",
+    "alibi_slopes",
+    "compare", "explain", "frequencies", "get_num_threads",
     "grid_positions",
     "image_coordinates", "mixed_frequencies", "mrope_axis_map", "nope_layers",
-    "rotary_frequencies", "rotary_presets", "set_backend", "set_num_threads", "shift_matrix",
-    "show_config", "sinusoidal_presets", "softmax_correction", "swin_v2_coordinates",
+    "rotary_frequencies", "set_backend", "set_num_threads", "shift_matrix",
+    "show_config", "softmax_correction", "swin_v2_coordinates",
     "vision_rotary", "wavelengths",
 }  # fmt: skip
 
@@ -250,7 +275,17 @@ def arrays(value: Any) -> Iterator[Any]:
 
 
 def test_every_function_is_here():
-    public = set(pn.__all__) - {"flex", "hf", "nn", "plot"}
+    modules = (
+        "absolute",
+        "checkpoints",
+        "positions",
+        "relative",
+        "rotary",
+        "selective",
+        "sinusoids",
+    )
+    public = set(pn.__all__).union(*(getattr(pn, name).__all__ for name in modules))
+    public -= {*modules, "flex", "hf", "nn", "plot"}
     called = {name.partition(" ")[0].partition(".")[0].removesuffix("()") for name in CALLS}
     assert public - NO_ARRAYS <= called
     assert called | NO_ARRAYS <= public
@@ -360,9 +395,9 @@ def test_what_is_no_array_of_numbers(wrong, backend):
 def test_numbers_are_not_cut_off(wrong):
     """Neither an imaginary part nor quotation marks."""
     with pytest.raises(TypeError, match=r"^linear_positions: scale: expected real numbers, got"):
-        pn.linear_positions(3, 2, scale=wrong)
+        pn.absolute.linear_positions(3, 2, scale=wrong)
     with pytest.raises(TypeError, match=r"^expected_pairing: reference: expected real numbers"):
-        pn.expected_pairing(lambda pairing: Q, wrong)
+        pn.checkpoints.expected_pairing(lambda pairing: Q, wrong)
 
 
 class Anything:
@@ -380,9 +415,11 @@ def test_what_has_every_name_is_no_array():
 
 
 def test_a_matrix_is_its_numbers(backend):
-    table = pn.apply_rotary_tables(Q[0, 0].view(np.matrix), COS, SIN, layout="sd")
+    table = pn.apply_rotary(Q[0, 0].view(np.matrix), None, pn.Tables(COS, SIN), layout="sd")
     assert type(table) is np.ndarray
-    np.testing.assert_array_equal(table, pn.apply_rotary_tables(Q[0, 0], COS, SIN, layout="sd"))
+    np.testing.assert_array_equal(
+        table, pn.apply_rotary(Q[0, 0], None, pn.Tables(COS, SIN), layout="sd")
+    )
 
 
 # --- results in memory that is given
@@ -409,12 +446,19 @@ def test_a_file_is_rotated_in_place(tmp_path, backend):
     assert pn.apply_rotary(k, POSITIONS, INV_FREQ, out=k) is k
     k[...] = K
     assert pn.rerotate(k, None, POSITIONS, ROPE, out=k) is k
-    for function, options in ((FULL, {}), (pn.apply_xpos, {"inv_freq": INV_FREQ})):
+    xpos = functools.partial(pn.apply_rotary_qk, inv_freq=pn.rotary.xpos_tables(POSITIONS, ROPE))
+    for function, positions in ((FULL, POSITIONS), (xpos, None)):
         q[...], k[...] = Q, K
-        rotated = function(q, k, POSITIONS, inplace=True, **options)
+        rotated = function(q, k, positions, inplace=True)
         assert rotated[0] is q
         assert rotated[1] is k
-        np.testing.assert_array_equal(q, function(Q, K, POSITIONS, **options)[0])
+        np.testing.assert_array_equal(q, function(Q, K, positions)[0])
+    q[...], k[...] = Q, K
+    steps = normal(2, 1, 5, 4)
+    rotated = pn.selective_rotary_qk(q, k, steps, layout="bhsd", inplace=True)
+    assert rotated[0] is q
+    assert rotated[1] is k
+    np.testing.assert_array_equal(q, pn.selective_rotary_qk(Q, K, steps, layout="bhsd")[0])
     scores = memory_mapped(SCORES.copy())
     assert pn.add_toeplitz_bias(scores, DIAGONALS, out=scores) is scores
     np.testing.assert_array_equal(scores, pn.add_toeplitz_bias(SCORES, DIAGONALS))
@@ -427,8 +471,7 @@ def test_others_are_not_written(kind, backend):
     for call in (
         lambda: ROPE(kind(q), kind(k), inplace=True),
         lambda: FULL(kind(q), kind(k), inplace=True),
-        lambda: pn.apply_rotary_qk_tables(kind(q), kind(k), COS, SIN, inplace=True),
-        lambda: pn.apply_xpos(kind(q), kind(k), None, INV_FREQ, inplace=True),
+        lambda: pn.apply_rotary_qk(kind(q), kind(k), None, pn.Tables(COS, SIN), inplace=True),
         lambda: pn.apply_rotary(q, None, INV_FREQ, out=kind(q)),
         lambda: pn.add_sinusoidal(q, out=kind(q)),
         lambda: pn.sinusoidal(5, 8, out=kind(COS.repeat(2, 1))),
@@ -498,7 +541,7 @@ def test_nothing_is_imported_to_look_at_an_array():
 OUTPUTS = {
     "apply_rotary": lambda out: pn.apply_rotary(Q, POSITIONS, INV_FREQ, out=out),
     "apply_rotary in place": lambda out: pn.apply_rotary(out, POSITIONS, INV_FREQ, out=out),
-    "apply_rotary_tables": lambda out: pn.apply_rotary_tables(Q, COS, COS, out=out),
+    "apply_rotary by tables": lambda out: pn.apply_rotary(Q, None, pn.Tables(COS, COS), out=out),
     "Rotary.apply": lambda out: pn.Rotary(Q.shape[-1]).apply(Q, out=out),
     "rerotate": lambda out: pn.rerotate(Q, None, POSITIONS, pn.Rotary(Q.shape[-1]), out=out),
     "sinusoidal": lambda out: pn.sinusoidal(Q[..., 0], Q.shape[-1], out=out),

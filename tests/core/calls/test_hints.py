@@ -15,11 +15,11 @@ from bad_calls import x
 import posenc_native as pn
 from posenc_native.core.calls.errors import fault_of
 
-FREQ = pn.rotary_frequencies(8)[0]  # 4 frequencies, for heads of 8
+FREQ = pn.rotary.rotary_frequencies(8)[0]  # 4 frequencies, for heads of 8
 AT = np.arange(5)
 MASK = np.ones((2, 5), bool)
 ROPE = pn.Rotary(8)
-FULL = pn.FullWidthRotary.of_dims(8, np.ones(8))
+FULL = pn.rotary.FullWidthRotary.of_dims(8, np.ones(8))
 SWAPPED = (2, 5, 3, 8)  # bshd
 
 
@@ -39,17 +39,17 @@ def append_one(of: Any, positions: Any, slots: Any) -> Any:
 CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     # --- tables of full width
     "cos of full width": (
-        lambda of: pn.apply_rotary_tables(of(x()), of(x(5, 8)), of(x(5, 8))),
+        lambda of: pn.apply_rotary(of(x()), None, pn.Tables(of(x(5, 8)), of(x(5, 8)))),
         "head_dim 8, got 8, which turn 16 dims; tables of full width? write cos[..., :4]", "",
     ),
     "cos of full width, interleaved": (
-        lambda of: pn.apply_rotary_qk_tables(
-            of(x()), of(x()), of(x(2, 5, 8)), of(x(2, 5, 8)), pairing="interleaved"
+        lambda of: pn.apply_rotary_qk(
+            of(x()), of(x()), None, pn.Tables(of(x(2, 5, 8)), of(x(2, 5, 8))), pairing="interleaved"
         ),
         "write cos[..., ::2], sin[..., ::2]", "",
     ),
     "cos too wide": (
-        lambda of: pn.apply_rotary_tables(of(x()), of(x(5, 6)), of(x(5, 6))),
+        lambda of: pn.apply_rotary(of(x()), None, pn.Tables(of(x(5, 6)), of(x(5, 6)))),
         "at most 4 columns", "full width",
     ),
     # --- a head smaller than the frequencies
@@ -69,7 +69,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
         lambda of: pn.apply_rotary(of(x()), of(AT), FREQ, layout="bshd"), '; layout="bhsd"?', "",
     ),
     "tables of axis 1": (
-        lambda of: pn.apply_rotary_tables(of(x(*SWAPPED)), of(x(5, 4)), of(x(5, 4))),
+        lambda of: pn.apply_rotary(of(x(*SWAPPED)), None, pn.Tables(of(x(5, 4)), of(x(5, 4)))),
         '; layout="bshd"?', "",
     ),
     "heads of k on axis 2": (
@@ -90,8 +90,10 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
         "; for different lengths write positions=(q_positions, k_positions)", "layout",
     ),
     "keys of another length, by tables": (
-        lambda of: pn.apply_rotary_qk_tables(of(x()), of(x(2, 3, 6, 8)), of(x(5, 4)), of(x(5, 4))),
-        "; for different lengths write cos=(cos_q, cos_k), sin=(sin_q, sin_k)", "layout",
+        lambda of: pn.apply_rotary_qk(
+            of(x()), of(x(2, 3, 6, 8)), None, pn.Tables(of(x(5, 4)), of(x(5, 4)))
+        ),
+        "; for different lengths write Tables((cos_q, cos_k), (sin_q, sin_k))", "layout",
     ),
     "keys of another width": (
         lambda of: pn.apply_rotary_qk(of(x()), of(x(2, 3, 5, 6)), None, FREQ[:2]),
@@ -138,8 +140,8 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
         '; layout="bhsd"?', "different",
     ),
     "heads that share keys, by tables": (
-        lambda of: pn.apply_rotary_qk_tables(
-            of(x(1, 5, 8, 8)), of(x(1, 5, 2, 8)), of(x(5, 4)), of(x(5, 4))
+        lambda of: pn.apply_rotary_qk(
+            of(x(1, 5, 8, 8)), of(x(1, 5, 2, 8)), None, pn.Tables(of(x(5, 4)), of(x(5, 4)))
         ),
         '; layout="bshd"?', "different",
     ),
@@ -201,10 +203,6 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
         lambda of: pn.apply_rotary_qk(of(x()), positions=None, inv_freq=FREQ),
         "got no k; for one tensor write apply_rotary(x, positions, inv_freq)", "",
     ),
-    "one by tables": (
-        lambda of: pn.apply_rotary_qk_tables(of(x()), cos=of(x(5, 4)), sin=of(x(5, 4))),
-        "got no k; for one tensor write apply_rotary_tables(x, cos, sin)", "",
-    ),
     "nothing": (lambda of: ROPE(), "Rotary: arguments: expected q, k, got no q, k", ";"),
     "a word of others": (
         lambda of: ROPE(of(x()), of(x()), offset=3),
@@ -225,9 +223,13 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     ),
     "pages by head": (lambda of: append(of, (10, 3, 16, 8)), '; cache_layout="phsd"?', "pshd"),
     "pages, by tables": (
-        lambda of: pn.rotary_append_tables(
-            *(of(x()) for _ in "qkv"), of(x(5, 4)), of(x(5, 4)), of(x(10, 16, 3, 8)),
-            of(x(10, 16, 3, 8)), of(AT),
+        lambda of: pn.rotary_append(
+            *(of(x()) for _ in "qkv"),
+            None,
+            pn.Tables(of(x(5, 4)), of(x(5, 4))),
+            of(x(10, 16, 3, 8)),
+            of(x(10, 16, 3, 8)),
+            of(AT),
         ),
         'b = 2, got shape [10, 16, 3, 8]; cache_layout="pshd"?', "layout=b",
     ),
@@ -281,7 +283,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
         lambda of: append_one(of, of(AT[:2, None]), of(AT[:2])), "write slots[:, None]", "layout",
     ),
     "a row of tables for each row": (
-        lambda of: pn.apply_rotary_tables(of(x(2, 3, 1, 8)), of(x(2, 4)), of(x(2, 4))),
+        lambda of: pn.apply_rotary(of(x(2, 3, 1, 8)), None, pn.Tables(of(x(2, 4)), of(x(2, 4)))),
         "write cos[:, None]", "layout",
     ),
     "the first position of each row": (
@@ -324,26 +326,29 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     ),
     # --- frequencies and names
     "the pair of rotary_frequencies": (
-        lambda of: pn.apply_rotary(of(x()), None, pn.rotary_frequencies(8)),
+        lambda of: pn.apply_rotary(of(x()), None, pn.rotary.rotary_frequencies(8)),
         "the first element of what rotary_frequencies returns, got the pair (inv_freq, factor)", "",
     ),
     "their pair for tables": (
-        lambda of: pn.rotary_tables(of(AT), pn.rotary_frequencies(8)), "; write inv_freq[0]", "",
+        lambda of: pn.rotary_tables(of(AT), pn.rotary.rotary_frequencies(8)),
+        "; write inv_freq[0]", "",
     ),
     "neox": (
         lambda of: pn.apply_rotary(of(x()), None, FREQ, pairing="neox"),
         "got 'neox'; 'neox' is 'half' here", "",
     ),
     "GPT-J by tables": (
-        lambda of: pn.apply_rotary_tables(of(x()), of(x(5, 4)), of(x(5, 4)), pairing="GPT-J"),
+        lambda of: pn.apply_rotary(
+            of(x()), None, pn.Tables(of(x(5, 4)), of(x(5, 4))), pairing="GPT-J"
+        ),
         "'GPT-J' is 'interleaved' here", "",
     ),
     "to another pairing": (
-        lambda of: pn.permute_qk(of(x(8, 8)), 8, to="neox"),
+        lambda of: pn.checkpoints.permute_qk(of(x(8, 8)), 8, to="neox"),
         "to: expected 'half', 'interleaved' or an even int, got 'neox'; 'neox' is 'half' here", "",
     ),
     "from another pairing": (
-        lambda of: pn.permute_qk(of(x(8, 8)), 8, source="gptj", to="half"),
+        lambda of: pn.checkpoints.permute_qk(of(x(8, 8)), 8, source="gptj", to="half"),
         "source: ", "to: ",
     ),
     "an unknown pairing": (
@@ -351,18 +356,19 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     ),
     "a preset": (
         lambda of: pn.Rotary.preset("llama3"),
-        "one of llama-3, llama-3.3, llama-3.1 or other names in rotary_presets(), got 'llama3'", "",
+        "one of llama-3, llama-3.3, llama-3.1 or other names in Rotary.presets(), got 'llama3'", "",
     ),
     "a name of a hub": (
         lambda of: pn.Rotary.preset("meta-llama/Llama-3.1-8B"),
-        "expected one of llama-3.1, llama-3 or other names in rotary_presets()", "mistral",
+        "expected one of llama-3.1, llama-3 or other names in Rotary.presets()", "mistral",
     ),
     "a preset of tables": (
-        lambda of: pn.sinusoidal_preset("fairsek", 4, 8),
-        "one of fairseq, whisper, mae or other names in sinusoidal_presets(), got 'fairsek'", "",
+        lambda of: pn.SinusoidalSpec.preset("fairsek", 8),
+        "one of fairseq, whisper, mae or other names in SinusoidalSpec.presets(), got 'fairsek'",
+        "",
     ),
     "a vision model": (
-        lambda of: pn.vision_rotary("pixtrl", 8),
+        lambda of: pn.rotary.vision_rotary("pixtrl", 8),
         "one of pixtral or other names in posenc_native/models/vision.json, got 'pixtrl'", "",
     ),
     # --- numbers
@@ -445,6 +451,6 @@ def test_a_hint_takes_no_layout_for_granted():
     memory = np.zeros(17, np.uint8)[1:]
     positions = memory.view(np.int64)  # at no multiple of its size
     x = np.ones((1, 16), np.float32)
-    inv_freq = pn.rotary_frequencies(16)[0]
+    inv_freq = pn.rotary.rotary_frequencies(16)[0]
     with pytest.raises((ValueError, TypeError), match="apply_rotary"):
         pn.apply_rotary(x, positions, inv_freq, layout=-1)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import runpy
 import typing
+from pathlib import Path
 
 import pytest
 
@@ -35,7 +35,9 @@ def types():
     pytest.importorskip("typing_extensions")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(typing, "TYPE_CHECKING", True)
-        return runpy.run_path(kinds.__file__)
+        own = {"__name__": kinds.__name__, "__package__": kinds.__package__}
+        exec(Path(kinds.__file__).read_text(encoding="utf-8"), own)
+        return own
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,7 +1,7 @@
 """The options of a rotation are the same wherever they are declared.
 
-`posenc_native.core.calls.rotation` has them as records for the floors below and as TypedDicts for type
-checkers; the public functions have them as keywords of their own, so that help shows them.
+`posenc_native.core.calls.rotation` has them as a record for the layers below and as TypedDicts for
+type checkers; the public functions have them as keywords of their own, so that help shows them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 
 import posenc_native as pn
 from posenc_native.core.calls import rotation
-from posenc_native.core.calls.rotation import Rotation, TableRotation
+from posenc_native.core.calls.rotation import Rotation
 
 # What is rotated and what is written to are not options.
 OTHERS = {"self", "x", "q", "k", "out", "inplace"}
@@ -22,14 +22,8 @@ OF_K = "k_"
 # How results lie in memory is one of calls, and none of a rotation.
 OF_CALLS = {"contiguous"}
 FUNCTIONS = {
-    "apply_rotary": (pn.apply_rotary, Rotation, rotation.RotationOptions),
-    "apply_rotary_qk": (pn.apply_rotary_qk, Rotation, rotation.RotationOptionsOfTwo),
-    "apply_rotary_tables": (pn.apply_rotary_tables, TableRotation, rotation.TableRotationOptions),
-    "apply_rotary_qk_tables": (
-        pn.apply_rotary_qk_tables,
-        TableRotation,
-        rotation.TableRotationOptionsOfTwo,
-    ),
+    "apply_rotary": (pn.apply_rotary, rotation.RotationOptions),
+    "apply_rotary_qk": (pn.apply_rotary_qk, rotation.RotationOptionsOfTwo),
 }
 
 
@@ -47,53 +41,75 @@ def keywords(function: object) -> list[str]:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_records_have_the_options_of_the_functions(name):
-    function, record, _ = FUNCTIONS[name]
+def test_the_record_has_the_options_of_the_functions(name):
+    function, _ = FUNCTIONS[name]
     found = {name: p for name, p in parameters(function).items() if name not in OF_CALLS}
-    assert list(found) == [name for name in record._fields if not name.startswith(OF_K)]
+    assert list(found) == [name for name in Rotation._fields if not name.startswith(OF_K)]
     defaults = {
         option: parameter.default
         for option, parameter in found.items()
         if parameter.default is not parameter.empty
     }
     # None: not given, so that a description in place of frequencies can say it.
-    assert {name: defaults.pop(name) for name in UNSAID if name in defaults} == dict.fromkeys(
-        name for name in UNSAID if name in record._fields
-    )
+    assert {name: defaults.pop(name) for name in UNSAID} == dict.fromkeys(UNSAID)
     for option, default in defaults.items():
         assert (type(default), default) == (
-            type(record._field_defaults[option]),
-            record._field_defaults[option],
+            type(Rotation._field_defaults[option]),
+            Rotation._field_defaults[option],
         )
-    of_record = {name for name in record._field_defaults if not name.startswith(OF_K)}
-    assert of_record == {*defaults, *(name for name in UNSAID if name in record._fields)}
+    of_record = {name for name in Rotation._field_defaults if not name.startswith(OF_K)}
+    assert of_record == {*defaults, *UNSAID}
 
 
-@pytest.mark.parametrize("record", [Rotation, TableRotation])
-def test_a_field_of_k_stands_for_a_pair(record):
-    same = record(1, 2)
+BY_FREQUENCIES, BY_TABLES = Rotation(1, 2), Rotation(None, pn.Tables(1, 2))  # type: ignore[arg-type]
+PAIRS = {
+    "positions": (BY_FREQUENCIES._replace(positions=3, k_positions=4), 3, 4),
+    "rotary_start": (BY_FREQUENCIES._replace(rotary_start=3, k_start=4), 3, 4),
+    "rotary_start of tables": (BY_TABLES._replace(rotary_start=3, k_start=4), 3, 4),
+    "cos": (BY_TABLES._replace(inv_freq=pn.Tables((3, 4), (5, 6))), 3, 4),
+    "sin": (BY_TABLES._replace(inv_freq=pn.Tables((5, 6), (3, 4))), 3, 4),
+    "rows": (BY_TABLES._replace(inv_freq=pn.Tables(1, 2, (3, 4))), 3, 4),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("same", [BY_FREQUENCIES, BY_TABLES], ids=["frequencies", "tables"])
+def test_without_a_pair_q_and_k_are_alike(same):
     assert not rotation.apart(same)
     assert rotation.of_each(same) == (same, same)
-    for option, of_k in rotation._OF_K.items():
-        if option not in record._fields:
-            assert of_k not in record._fields or record is TableRotation
-            continue
-        pair = same._replace(**{option: 3, of_k: 4})
-        assert rotation.is_pair(pair, option)
-        of_q, k = rotation.of_each(pair)
-        assert (getattr(of_q, option), getattr(k, option)) == (3, 4)
-        assert not rotation.apart(of_q)
-        assert not rotation.apart(k)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_of_a_pair_each_has_its_own(name):
+    option = name.partition(" ")[0]
+    pair, of_q, of_k = PAIRS[name]
+    assert rotation.is_pair(pair, option)
+    assert rotation.apart(pair)
+    q, k = rotation.of_each(pair)
+    assert (q.option(option), k.option(option)) == (of_q, of_k)
+    assert not rotation.apart(q)
+    assert not rotation.apart(k)
+
+
+@pytest.mark.parametrize("rotated", [pair for pair, _, _ in PAIRS.values()], ids=list(PAIRS))
+def test_operators_have_the_options_one_by_one(rotated):
+    tables = rotation.by_tables(rotated)
+    options = rotation.flat(rotated)
+    assert len(options) == len(rotation.schema(tables))
+    assert not any(isinstance(option, tuple) for option in options)
+    assert rotation.from_flat(options, tables) == rotated
+    # Options at the end may be omitted.
+    plain = BY_TABLES if tables else BY_FREQUENCIES
+    assert rotation.from_flat(rotation.flat(plain)[:2], tables) == plain
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_typed_keywords_are_those_of_the_functions(name):
-    function, _, options = FUNCTIONS[name]
+    function, options = FUNCTIONS[name]
     assert keywords(function) == list(options.__annotations__)
     assert options.__required_keys__ == frozenset()
 
 
-@pytest.mark.parametrize("kind", [pn.Rotary, pn.FullWidthRotary])
+@pytest.mark.parametrize("kind", [pn.Rotary, pn.rotary.FullWidthRotary])
 def test_typed_keywords_are_those_of_the_objects(kind):
     for function in (kind.__call__, kind.apply):
         found = [name for name in keywords(function) if name not in OF_CALLS]
@@ -102,7 +118,7 @@ def test_typed_keywords_are_those_of_the_objects(kind):
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_annotations_are_those_of_the_functions(name):
-    function, _, options = FUNCTIONS[name]
+    function, options = FUNCTIONS[name]
     found = parameters(function)
     for option, annotation in options.__annotations__.items():
         written = (

@@ -28,21 +28,21 @@ ROPE = pn.Rotary(8)
 # name: (a call, what its message begins with, what it ends with)
 CALLS: dict[str, tuple[Callable[[], Any], str, str]] = {
     "dim and theta": (
-        lambda: pn.rotary_frequencies(dim=128, theta=5e5),
+        lambda: pn.rotary.rotary_frequencies(dim=128, theta=5e5),
         "rotary_frequencies: dim, theta: expected a keyword of rotary_dim, base, scaling, seq_len",
         "got dim=128, theta=500000.0; write rotary_dim=128; write base=500000.0",
     ),
     "a share": (
-        lambda: pn.rotary_frequencies(64, partial_rotary_factor=0.5),
+        lambda: pn.rotary.rotary_frequencies(64, partial_rotary_factor=0.5),
         "rotary_frequencies: partial_rotary_factor: ", "; write rotary_dim=int(0.5 * head_dim)",
     ),
     "a length": (
-        lambda: pn.rotary_frequencies(64, max_position_embeddings=4096),
+        lambda: pn.rotary.rotary_frequencies(64, max_position_embeddings=4096),
         "rotary_frequencies: max_position_embeddings: ",
         "; omit max_position_embeddings: nothing is precomputed, and any length works",
     ),
     "nothing": (
-        pn.rotary_frequencies, "rotary_frequencies: arguments: expected rotary_dim, got ",
+        pn.rotary.rotary_frequencies, "rotary_frequencies: arguments: expected rotary_dim, got ",
         "no rotary_dim",
     ),
     "a module of attention": (
@@ -64,13 +64,21 @@ CALLS: dict[str, tuple[Callable[[], Any], str, str]] = {
         lambda: pn.add_sinusoidal(x(1, 4, 8), position_ids=np.arange(4)), "add_sinusoidal: ",
         "got position_ids=...; write positions=...",
     ),
-    "a head": (lambda: pn.frequencies(head_dim=8), "frequencies: head_dim: ", "; write dim=8"),
-    "a slip": (lambda: pn.wavelengths(8, bse=3), "wavelengths: bse: ", "; did you mean base?"),
-    "no word": (lambda: pn.wavelengths(8, hue=3), "wavelengths: hue: ", "got hue=3"),
+    "a head": (
+        lambda: pn.sinusoids.frequencies(head_dim=8),
+        "frequencies: head_dim: ",
+        "; write dim=8",
+    ),
+    "a slip": (
+        lambda: pn.sinusoids.wavelengths(8, bse=3),
+        "wavelengths: bse: ",
+        "; did you mean base?",
+    ),
+    "no word": (lambda: pn.sinusoids.wavelengths(8, hue=3), "wavelengths: hue: ", "got hue=3"),
     # --- too many by position
     "two to rotate as one": (
         lambda: ROPE.apply(x(), x(2, 1, 5, 8), 7, inplace=True),
-        "Rotary.apply: arguments: expected at most 2 by position (x, positions), got 3, inplace",
+        "Rotary.apply: arguments: expected at most 2 by position (x, positions), got more, and inp",
         "; for q and k write rope(q, k, positions, inplace=True)",
     ),
     "two to rotate as one, in place": (
@@ -83,22 +91,24 @@ CALLS: dict[str, tuple[Callable[[], Any], str, str]] = {
     ),
     "an option by position": (
         lambda: ROPE(x(), x(), None, "bshd"), "Rotary: arguments: expected at most 3 by position (",
-        'got 4; write layout="bshd"',
+        'got more; write layout="bshd"',
     ),
     "options by position": (
         lambda: pn.Rotary(64, 1e4), "Rotary: arguments: expected at most 1 by position (head_dim)",
         "scaling, axis_map, rotary_start, layout, inv_freq, scale",
     ),
     "twice": (
-        lambda: pn.alibi_slopes(8, num_heads=8), "alibi_slopes: num_heads: expected one value, got",
+        lambda: pn.relative.alibi_slopes(8, num_heads=8),
+        "alibi_slopes: num_heads: expected one value, got",
         "two values, by position and num_heads=8",
     ),
     # --- functions and methods with no answers of their own
     "heads of a bias": (
-        lambda: pn.alibi_slopes(n_heads=8), "alibi_slopes: n_heads: ", "; write num_heads=8",
+        lambda: pn.relative.alibi_slopes(n_heads=8),
+        "alibi_slopes: n_heads: ", "; write num_heads=8",
     ),
     "an offset of queries": (
-        lambda: pn.alibi_diagonals(8, 1, 16, offset=15), "alibi_diagonals: offset: ",
+        lambda: pn.relative.alibi_diagonals(8, 1, 16, offset=15), "alibi_diagonals: offset: ",
         "; write q_offset=15",
     ),
     "a class method": (
@@ -106,7 +116,8 @@ CALLS: dict[str, tuple[Callable[[], Any], str, str]] = {
         "; did you mean layer_type or layer?",
     ),
     "no lengths": (
-        lambda: pn.alibi_diagonals(8), "alibi_diagonals: arguments: expected num_heads, q_len, k_l",
+        lambda: pn.relative.alibi_diagonals(8),
+        "alibi_diagonals: arguments: expected num_heads, q_len, k_l",
         "got no q_len, k_len",
     ),
     "a specification": (
@@ -152,7 +163,7 @@ WORDS: list[tuple[str, object, list[str], str]] = [
     ("position_ids", None, OBJECT, "belong to the call that rotates"),
     ("offset", 7, VERB, "write positions=7, the position of the first token"),
     ("start_pos", 7, CALL, "write positions=7, the position of the first token"),
-    ("cos_sin_cache", None, VERB, "apply_rotary_qk_tables"),
+    ("cos_sin_cache", None, VERB, "Tables(cos, sin)"),
     ("unsqueeze_dim", 2, VERB, 'layout="bshd" for unsqueeze_dim=2'),
     ("in_place", True, VERB, "write inplace=True"),
 ]
@@ -172,9 +183,11 @@ def test_the_arguments_that_are_to_be_written_exist():
 
 
 @takes_words
-def doubled(x: Any, by: float, *more: NoReturn, layout: str = "bhsd", **unknown: NoReturn) -> Any:
-    if more or unknown or x is MISSING or by is MISSING:
-        refuse(doubled, x, by, *more, **unknown)
+def doubled(
+    x: Any, by: float, more: NoReturn = MISSING, layout: str = "bhsd", **unknown: NoReturn
+) -> Any:
+    if unknown or more is not MISSING or x is MISSING or by is MISSING:
+        refuse(doubled, x, by, more, **unknown)
     return by * x
 
 
@@ -183,7 +196,7 @@ def test_a_function_shows_its_true_arguments():
         "(x: 'Any', by: 'float', *, layout: 'str' = 'bhsd') -> 'Any'"
     )
     assert pickle.loads(pickle.dumps(doubled)) is doubled
-    assert "unknown" not in str(inspect.signature(pn.rotary_frequencies))
+    assert "unknown" not in str(inspect.signature(pn.rotary.rotary_frequencies))
     with pytest.raises(TypeError, match=r"doubled: layuot: .*; did you mean layout\?"):
         doubled(2, 3, layuot="sd")
     with pytest.raises(TypeError, match="doubled: arguments: expected x, by, got no x"):
@@ -205,7 +218,7 @@ def test_modules_answer_wrong_calls():
         (lambda: pn.nn.ALiBi(8)(scores, offset=4), "ALiBi: offset: .*; write q_offset=4"),
         (lambda: pn.nn.ALiBi(8)(), "ALiBi: arguments: expected scores, got no scores"),
         (lambda: module(q, k, pos=3), "RotaryEmbedding: pos: .*; write positions=3"),
-        (lambda: module(q, k, *range(9)), "RotaryEmbedding: arguments: expected at most 6 by pos"),
+        (lambda: module(q, k, 0, None, *range(3)), "Embedding: arguments: expected at most 6"),
         (lambda: module(q), r"got no k; for one tensor write module.rope.apply\(x, positions\)"),
         (lambda: module.apply(q), r"fn: .* got Tensor; for one tensor write module.rope.apply\("),
         (lambda: pn.nn.XPos(8)(q), "XPos: arguments: .*; the module takes both"),
@@ -229,8 +242,13 @@ def test_errors_of_the_body_stay_what_they_are():
 
 
 def test_public_functions_are_what_they_were():
-    for name in ("alibi_slopes", "rotary_frequencies", "apply_rotary", "explain"):
-        function = getattr(pn, name)
+    functions = {
+        "alibi_slopes": pn.relative.alibi_slopes,
+        "rotary_frequencies": pn.rotary.rotary_frequencies,
+        "apply_rotary": pn.apply_rotary,
+        "explain": pn.explain,
+    }
+    for name, function in functions.items():
         assert pickle.loads(pickle.dumps(function)) is function
         assert function.__name__ == name
         assert "unknown" not in str(inspect.signature(function))

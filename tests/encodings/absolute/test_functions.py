@@ -43,17 +43,19 @@ def same(array, result):
 
 def test_linear_positions():
     far = np.array([[0, 1, -7], [2**24 + 1, 2**40 + 3, -(2**52)]])
-    result = pn.linear_positions(far, dtype=np.float64)
+    result = pn.absolute.linear_positions(far, dtype=np.float64)
     np.testing.assert_array_equal(result[..., 0], far)
     scale = [1.0, 0.125, -3.0]
-    result = pn.linear_positions(far, 3, scale=scale)
+    result = pn.absolute.linear_positions(far, 3, scale=scale)
     assert result.dtype == np.float32
     np.testing.assert_array_equal(result, (far[..., None] * np.array(scale)).astype(np.float32))
-    np.testing.assert_array_equal(pn.linear_positions(4, 2, scale=0.5)[:, 1], [0, 0.5, 1, 1.5])
-    np.testing.assert_array_equal(pn.linear_positions([0.25, 2]), [[0.25], [2]])
-    assert pn.linear_positions(0).shape == (0, 1)
-    assert pn.linear_positions(3, 0).shape == (3, 0)
-    half = pn.linear_positions(np.array([2049]), dtype=np.float16)  # to even
+    np.testing.assert_array_equal(
+        pn.absolute.linear_positions(4, 2, scale=0.5)[:, 1], [0, 0.5, 1, 1.5]
+    )
+    np.testing.assert_array_equal(pn.absolute.linear_positions([0.25, 2]), [[0.25], [2]])
+    assert pn.absolute.linear_positions(0).shape == (0, 1)
+    assert pn.absolute.linear_positions(3, 0).shape == (3, 0)
+    half = pn.absolute.linear_positions(np.array([2049]), dtype=np.float16)  # to even
     assert half.dtype == np.float16
     assert half[0, 0] == 2048
 
@@ -61,14 +63,15 @@ def test_linear_positions():
 @needs_torch
 def test_linear_positions_of_tensors():
     far = np.array([0, 3, 2**24 + 1])
-    same(pn.linear_positions(far, 2, scale=[0.1, 3.0]),
-         pn.linear_positions(tensor(far), 2, scale=[0.1, 3.0]))  # fmt: skip
-    assert pn.linear_positions(3, device="cpu").shape == (3, 1)
-    assert pn.linear_positions(3, dtype=torch.bfloat16).dtype == torch.bfloat16
+    same(pn.absolute.linear_positions(far, 2, scale=[0.1, 3.0]),
+         pn.absolute.linear_positions(tensor(far), 2, scale=[0.1, 3.0]))  # fmt: skip
+    assert pn.absolute.linear_positions(3, device="cpu").shape == (3, 1)
+    assert pn.absolute.linear_positions(3, dtype=torch.bfloat16).dtype == torch.bfloat16
     points = torch.tensor([0.0, 2.0, 5.0], dtype=torch.float64, requires_grad=True)
     scale = torch.tensor([0.5, 2.0], dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(
-        lambda p, s: pn.linear_positions(p, 2, scale=s, dtype=torch.float64), (points, scale)
+        lambda p, s: pn.absolute.linear_positions(p, 2, scale=s, dtype=torch.float64),
+        (points, scale),
     )
 
 
@@ -78,28 +81,30 @@ def test_linear_positions_of_tensors():
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-1.0, 1.0), (0.25, -3.0), (-1.0, 0.001)])
 def test_normalized_positions(low, high):
     for count in (2, 3, 7, 1000):
-        values = pn.normalized_positions(count, low=low, high=high, dtype=np.float64)
+        values = pn.absolute.normalized_positions(count, low=low, high=high, dtype=np.float64)
         expected = low + (high - low) * np.arange(count) / (count - 1)
         np.testing.assert_allclose(values[:, 0], expected, rtol=0, atol=8 * 2.0**-53)
         assert (values[0, 0], values[-1, 0]) == (low, high)  # exactly
-    np.testing.assert_array_equal(pn.normalized_positions(1, low=low), [[np.float32(low)]])
-    assert pn.normalized_positions(0, dim=3).shape == (0, 3)
+    np.testing.assert_array_equal(pn.absolute.normalized_positions(1, low=low), [[np.float32(low)]])
+    assert pn.absolute.normalized_positions(0, dim=3).shape == (0, 3)
 
 
 def test_normalized_positions_of_lengths_and_masks():
     points = np.array([[0, 1, 2, 3], [5, 4, 3, 2], [0, 1, 2, 3]])
-    result = pn.normalized_positions(points, np.array([4, 6, 1]), dtype=np.float64)[..., 0]
+    result = pn.absolute.normalized_positions(points, np.array([4, 6, 1]), dtype=np.float64)[..., 0]
     np.testing.assert_allclose(
         result, [[0, 1 / 3, 2 / 3, 1], [1, 0.8, 0.6, 0.4], [0, 1, 2, 3]], rtol=2.0**-52
     )
-    np.testing.assert_array_equal(pn.normalized_positions(4, 7), pn.normalized_positions(7)[:4])
     np.testing.assert_array_equal(
-        pn.normalized_positions(points, 4)[0], pn.normalized_positions(points)[0]
+        pn.absolute.normalized_positions(4, 7), pn.absolute.normalized_positions(7)[:4]
+    )
+    np.testing.assert_array_equal(
+        pn.absolute.normalized_positions(points, 4)[0], pn.absolute.normalized_positions(points)[0]
     )
     # Padding at the left, at the right, in between, everywhere.
     mask = np.array([[0, 0, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 1, 0, 1], [0, 0, 0, 0, 0]])
     for given in (mask, mask.astype(bool), mask.astype(np.uint8)):
-        result = pn.normalized_positions(mask=given, low=-1.0)[..., 0]
+        result = pn.absolute.normalized_positions(mask=given, low=-1.0)[..., 0]
         expected = [[-1, -1, -1, 0, 1], [-1, 0, 1, -1, -1], [-1, -1, 0, -1, 1], [-1] * 5]
         np.testing.assert_array_equal(result, expected)
 
@@ -108,12 +113,12 @@ def test_normalized_positions_of_lengths_and_masks():
 def test_normalized_positions_of_tensors():
     points, length = np.array([[0, 1, 2], [4, 5, 6]]), np.array([3, 9])
     mask = np.array([[True, False, True], [True, True, True]])
-    same(pn.normalized_positions(points, length, low=-1, dim=2),
-         pn.normalized_positions(tensor(points), tensor(length), low=-1, dim=2))  # fmt: skip
-    same(pn.normalized_positions(mask=mask, high=7.3),
-         pn.normalized_positions(mask=tensor(mask), high=7.3))  # fmt: skip
+    normalized = pn.absolute.normalized_positions
+    same(normalized(points, length, low=-1, dim=2),
+         normalized(tensor(points), tensor(length), low=-1, dim=2))  # fmt: skip
+    same(normalized(mask=mask, high=7.3), normalized(mask=tensor(mask), high=7.3))
     floats = torch.tensor([0.5, 2.0], dtype=torch.float64, requires_grad=True)
-    pn.normalized_positions(floats, 5, low=-1, dtype=torch.float64).sum().backward()
+    pn.absolute.normalized_positions(floats, 5, low=-1, dtype=torch.float64).sum().backward()
     np.testing.assert_array_equal(floats.grad, [0.5, 0.5])
 
 
@@ -122,11 +127,13 @@ def test_normalized_positions_of_tensors():
 
 def test_learned_positions():
     table = normal(6, 3).astype(np.float32)
-    np.testing.assert_array_equal(pn.learned_positions(table, 4), table[:4])
-    np.testing.assert_array_equal(pn.learned_positions(table, 4, offset=2), table[2:])
+    np.testing.assert_array_equal(pn.absolute.learned_positions(table, 4), table[:4])
+    np.testing.assert_array_equal(pn.absolute.learned_positions(table, 4, offset=2), table[2:])
     points = np.array([[0, 3], [-2, 1]], np.int8)
-    np.testing.assert_array_equal(pn.learned_positions(table, points, offset=2), table[points + 2])
-    result = pn.learned_positions(table, 6)
+    np.testing.assert_array_equal(
+        pn.absolute.learned_positions(table, points, offset=2), table[points + 2]
+    )
+    result = pn.absolute.learned_positions(table, 6)
     result[...] = 0
     assert table.all()
     wrong = [(7, 0, 6), (5, 2, 4), (np.array([6]), 0, 6), (np.array([1, -3]), 2, -3),
@@ -134,11 +141,11 @@ def test_learned_positions():
     for positions, offset, got in wrong:
         expected = f"expected positions in {-offset} .. {5 - offset}, of a table of 6 rows"
         with pytest.raises(ValueError, match=f"{expected}, got {got}"):
-            pn.learned_positions(table, positions, offset=offset)
+            pn.absolute.learned_positions(table, positions, offset=offset)
         if torch is not None:
             on_tensors = positions if isinstance(positions, int) else tensor(positions)
             with pytest.raises(ValueError, match=f"{expected}, got {got}"):
-                pn.learned_positions(tensor(table), on_tensors, offset=offset)
+                pn.absolute.learned_positions(tensor(table), on_tensors, offset=offset)
 
 
 @needs_torch
@@ -147,7 +154,7 @@ def test_learned_positions_is_an_embedding(dtype):
     theirs = torch.nn.Embedding(9, 4, padding_idx=1, dtype=getattr(torch, dtype))
     table = theirs.weight.detach().clone().requires_grad_()
     for positions in (torch.tensor([[3, 3, -1], [0, 6, -2]], dtype=torch.int32), 5):
-        rows = pn.learned_positions(table, positions, offset=2, padding_idx=1)
+        rows = pn.absolute.learned_positions(table, positions, offset=2, padding_idx=1)
         indices = torch.arange(5) if isinstance(positions, int) else positions
         expected = theirs(indices + 2)
         assert torch.equal(rows, expected)
@@ -219,7 +226,7 @@ def test_resampled_as_torch_interpolates(old, new, interpolation, antialias, ali
     table = normal(math.prod(old), 3)
     options = {"interpolation": interpolation, "antialias": antialias,
                "align_corners": align_corners}  # fmt: skip
-    ours = pn.resample_positions(table, new, old_size=old, **options)
+    ours = pn.absolute.resample_positions(table, new, old_size=old, **options)
     image = tensor(table).reshape(1, *old, 3).permute(0, 3, 1, 2)
     theirs = torch.nn.functional.interpolate(
         image, new, mode={"cubic": "bicubic", "linear": "bilinear"}[interpolation],
@@ -228,9 +235,11 @@ def test_resampled_as_torch_interpolates(old, new, interpolation, antialias, ali
     expected = theirs.permute(0, 2, 3, 1).reshape(-1, 3).numpy()
     # Both compute in float64; centers up to 64 are off by 64 * 2^-53, weights by a few times that.
     np.testing.assert_allclose(ours, expected, rtol=0, atol=64 * 16 * 2.0**-53)
-    same(ours, pn.resample_positions(tensor(table), new, old_size=old, **options))
+    same(ours, pn.absolute.resample_positions(tensor(table), new, old_size=old, **options))
     if old[1] == 1 and new[1] == 1:  # a length
-        np.testing.assert_array_equal(pn.resample_positions(table, new[0], **options), ours)
+        np.testing.assert_array_equal(
+            pn.absolute.resample_positions(table, new[0], **options), ours
+        )
 
 
 @needs_torch
@@ -242,14 +251,14 @@ def test_resampled_in_one_and_three_dimensions(align_corners):
         tensor(table).T[None], 47, mode="linear", align_corners=align_corners
     )
     np.testing.assert_allclose(
-        pn.resample_positions(table, 47, **options), theirs[0].T, rtol=0, atol=1e-12
+        pn.absolute.resample_positions(table, 47, **options), theirs[0].T, rtol=0, atol=1e-12
     )
     theirs = torch.nn.functional.interpolate(
         tensor(table).T.reshape(1, 4, 2, 5, 3), (3, 4, 6), mode="trilinear",
         align_corners=align_corners,
     )  # fmt: skip
     np.testing.assert_allclose(
-        pn.resample_positions(table, (3, 4, 6), old_size=(2, 5, 3), **options),
+        pn.absolute.resample_positions(table, (3, 4, 6), old_size=(2, 5, 3), **options),
         theirs.reshape(4, -1).T, rtol=0, atol=1e-12,
     )  # fmt: skip
 
@@ -262,7 +271,7 @@ def test_resampled_as_timm_does(new, prefix, dtype):
     timm = outside.timm_layers("pos_embed")
     table = tensor(normal(1, prefix + 14 * 14, 12)).to(getattr(torch, dtype))
     theirs = timm.resample_abs_pos_embed(table, list(new), num_prefix_tokens=prefix)
-    ours = pn.resample_positions(table, new, prefix=prefix)
+    ours = pn.absolute.resample_positions(table, new, prefix=prefix)
     assert ours.dtype == theirs.dtype
     assert torch.equal(ours[:, :prefix], theirs[:, :prefix])
     # Their weights are of float32: centers of up to 14 off by 14 u, weights by 1.5 times that at
@@ -275,25 +284,25 @@ def test_what_stays_when_a_table_is_resampled():
     constant = np.full((2, 12, 3), 0.7)
     for interpolation in ("linear", "cubic"):
         for antialias in (True, False):
-            result = pn.resample_positions(
+            result = pn.absolute.resample_positions(
                 constant, (7, 2), old_size=(3, 4), interpolation=interpolation, antialias=antialias
             )
             assert result.shape == (2, 14, 3)
             np.testing.assert_allclose(result, 0.7, rtol=32 * 2.0**-53)
     line = np.linspace(3, 4, 11)[:, None]
-    longer = pn.resample_positions(line, 101, antialias=False, align_corners=True,
+    longer = pn.absolute.resample_positions(line, 101, antialias=False, align_corners=True,
                                    interpolation="linear")  # fmt: skip
     np.testing.assert_allclose(longer[:, 0], np.linspace(3, 4, 101), rtol=1e-14)
     table = normal(9, 2).astype(np.float32)
-    np.testing.assert_array_equal(pn.resample_positions(table, 9), table)
-    np.testing.assert_array_equal(pn.resample_positions(table, (3, 3)), table)
+    np.testing.assert_array_equal(pn.absolute.resample_positions(table, 9), table)
+    np.testing.assert_array_equal(pn.absolute.resample_positions(table, (3, 3)), table)
 
 
 @needs_torch
 def test_gradients_of_resampling():
     table = tensor(normal(1 + 6, 2)).requires_grad_()
     assert torch.autograd.gradcheck(
-        lambda t: pn.resample_positions(t, (3, 4), old_size=(3, 2), prefix=1), table
+        lambda t: pn.absolute.resample_positions(t, (3, 4), old_size=(3, 2), prefix=1), table
     )
 
 
@@ -316,13 +325,15 @@ def test_recurrent_positions_are_those_of_torchs_gru():
         ):
             parameter.copy_(value)
         expected, last = module(torch.zeros(40, 1, dtype=torch.float64), state[None])
-    ours = pn.recurrent_positions(40, *parameters, dtype=np.float64)
+    ours = pn.absolute.recurrent_positions(40, *parameters, dtype=np.float64)
     np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-14)
     np.testing.assert_array_equal(ours[-1], ours[-1:].reshape(5))
-    result = pn.recurrent_positions(40, state, weight, bias_ih, bias_hh, dtype=torch.float64)
+    result = pn.absolute.recurrent_positions(
+        40, state, weight, bias_ih, bias_hh, dtype=torch.float64
+    )
     assert torch.equal(result, expected)
     assert torch.equal(result[-1], last[0])
-    single = pn.recurrent_positions(40, state, weight, bias_ih, bias_hh)
+    single = pn.absolute.recurrent_positions(40, state, weight, bias_ih, bias_hh)
     assert single.dtype == torch.float32
     # 40 steps, each a contraction or nearly: float32's rounding, some times over.
     np.testing.assert_allclose(single, ours, rtol=0, atol=100 * U)
@@ -330,20 +341,20 @@ def test_recurrent_positions_are_those_of_torchs_gru():
 
 def test_recurrent_positions_go_on_from_a_state():
     state, *weights = gru_parameters()
-    whole = pn.recurrent_positions(20, state, *weights, dtype=np.float64)
-    first = pn.recurrent_positions(13, state, *weights, dtype=np.float64)
-    rest = pn.recurrent_positions(7, first[-1], *weights, dtype=np.float64)
+    whole = pn.absolute.recurrent_positions(20, state, *weights, dtype=np.float64)
+    first = pn.absolute.recurrent_positions(13, state, *weights, dtype=np.float64)
+    rest = pn.absolute.recurrent_positions(7, first[-1], *weights, dtype=np.float64)
     np.testing.assert_array_equal(np.concatenate([first, rest]), whole)
     assert np.abs(np.diff(whole, axis=0)).max(1).min() > 1e-6  # no two alike
-    assert pn.recurrent_positions(0, state, *weights).shape == (0, 5)
+    assert pn.absolute.recurrent_positions(0, state, *weights).shape == (0, 5)
     if torch is None:
         return
     tensors = list(map(tensor, weights))
-    whole = pn.recurrent_positions(20, tensor(state), *tensors)
-    first = pn.recurrent_positions(13, tensor(state), *tensors)
+    whole = pn.absolute.recurrent_positions(20, tensor(state), *tensors)
+    first = pn.absolute.recurrent_positions(13, tensor(state), *tensors)
     steps = []
     for _ in range(7):
-        steps.append(pn.recurrent_positions(1, (steps or [first])[-1][-1], *tensors))
+        steps.append(pn.absolute.recurrent_positions(1, (steps or [first])[-1][-1], *tensors))
     # Steps of one are summed by other code than steps of many.
     torch.testing.assert_close(torch.cat([first, *steps]), whole, rtol=0, atol=100 * U)
 
@@ -352,19 +363,19 @@ def test_recurrent_positions_go_on_from_a_state():
 def test_gradients_of_recurrent_positions():
     parameters = [tensor(p).requires_grad_() for p in gru_parameters(3)]
     assert torch.autograd.gradcheck(
-        lambda *p: pn.recurrent_positions(4, *p, dtype=torch.float64), parameters
+        lambda *p: pn.absolute.recurrent_positions(4, *p, dtype=torch.float64), parameters
     )
     # Compiled, the backward is an operator of its own.
     compiled = torch.compile(
-        lambda *p: pn.recurrent_positions(4, *p, dtype=torch.float64), fullgraph=True,
+        lambda *p: pn.absolute.recurrent_positions(4, *p, dtype=torch.float64), fullgraph=True,
         backend="aot_eager",
     )  # fmt: skip
     weights = tensor(normal(4, 3))
     assert torch.equal(
-        compiled(*parameters), pn.recurrent_positions(4, *parameters, dtype=torch.float64)
+        compiled(*parameters), pn.absolute.recurrent_positions(4, *parameters, dtype=torch.float64)
     )
     expected = torch.autograd.grad(
-        pn.recurrent_positions(4, *parameters, dtype=torch.float64), parameters, weights
+        pn.absolute.recurrent_positions(4, *parameters, dtype=torch.float64), parameters, weights
     )
     actual = torch.autograd.grad(compiled(*parameters), parameters, weights)
     for a, b in zip(actual, expected, strict=True):
@@ -378,16 +389,16 @@ def test_gradients_of_recurrent_positions():
 @pytest.mark.parametrize("shape", [(5, 4), (1, 5, 4), (2, 1, 5, 4), (2, 3, 5, 4), (5, 1)])
 def test_combine(shape):
     x, encoding = normal(2, 3, 5, 4), normal(*shape, seed=1)
-    np.testing.assert_array_equal(pn.combine(x, encoding), x + encoding)
-    np.testing.assert_array_equal(pn.combine(x, encoding, x_scale=3.0), x * 3 + encoding)
-    np.testing.assert_array_equal(pn.combine(x, encoding, how="multiply"), x * encoding)
-    both = pn.combine(x, encoding, how="concatenate", x_scale=2.0)
+    np.testing.assert_array_equal(pn.absolute.combine(x, encoding), x + encoding)
+    np.testing.assert_array_equal(pn.absolute.combine(x, encoding, x_scale=3.0), x * 3 + encoding)
+    np.testing.assert_array_equal(pn.absolute.combine(x, encoding, how="multiply"), x * encoding)
+    both = pn.absolute.combine(x, encoding, how="concatenate", x_scale=2.0)
     np.testing.assert_array_equal(both[..., :4], x * 2)
     np.testing.assert_array_equal(both[..., 4:], np.broadcast_to(encoding, (2, 3, 5, shape[-1])))
     if torch is not None:
         for how in ("add", "multiply", "concatenate"):
-            same(pn.combine(x, encoding, how=how),
-                 pn.combine(tensor(x), tensor(encoding), how=how))  # fmt: skip
+            same(pn.absolute.combine(x, encoding, how=how),
+                 pn.absolute.combine(tensor(x), tensor(encoding), how=how))  # fmt: skip
 
 
 @needs_torch
@@ -395,10 +406,10 @@ def test_combine_rounds_once():
     x, encoding = (tensor(normal(50, 8, seed=i)).bfloat16() for i in (0, 1))
     wide = encoding.float() + 2.0**-12
     for how, exact in (("add", x.float() * 1.7 + wide), ("multiply", x.float() * 1.7 * wide)):
-        result = pn.combine(x, wide, how=how, x_scale=1.7)
+        result = pn.absolute.combine(x, wide, how=how, x_scale=1.7)
         assert torch.equal(result, exact.bfloat16())
-        assert not torch.equal(result, pn.combine(x, encoding, how=how, x_scale=1.7))
-    mixed = pn.combine(tensor(normal(5, 2)), np.zeros((5, 2), np.float32))
+        assert not torch.equal(result, pn.absolute.combine(x, encoding, how=how, x_scale=1.7))
+    mixed = pn.absolute.combine(tensor(normal(5, 2)), np.zeros((5, 2), np.float32))
     assert mixed.dtype == torch.float64
 
 
@@ -408,7 +419,7 @@ def test_gradients_of_combine(how):
     x = tensor(normal(2, 3, 4)).requires_grad_()
     encoding = tensor(normal(3, 4, seed=1)).requires_grad_()
     assert torch.autograd.gradcheck(
-        lambda x, e: pn.combine(x, e, how=how, x_scale=1.5), (x, encoding)
+        lambda x, e: pn.absolute.combine(x, e, how=how, x_scale=1.5), (x, encoding)
     )
 
 
@@ -421,68 +432,96 @@ GRU = gru_parameters()
 @pytest.mark.parametrize(
     ("kind", "match", "call"),
     [
-        (TypeError, "positions: .*padded", lambda: pn.linear_positions(np.ones(3, bool))),
-        (ValueError, "dim: expected an int in", lambda: pn.linear_positions(3, -1)),
+        (TypeError, "positions: .*padded", lambda: pn.absolute.linear_positions(np.ones(3, bool))),
+        (ValueError, "dim: expected an int in", lambda: pn.absolute.linear_positions(3, -1)),
         (ValueError, r"scale: expected shape \[2\], got \[3\]",
-         lambda: pn.linear_positions(3, 2, scale=[1.0, 2.0, 3.0])),
+         lambda: pn.absolute.linear_positions(3, 2, scale=[1.0, 2.0, 3.0])),
         (ValueError, "scale: expected a finite number",
-         lambda: pn.linear_positions(3, scale=math.nan)),
-        (TypeError, "dtype", lambda: pn.linear_positions(3, dtype=np.int32)),
-        (ValueError, "mask: expected positions", lambda: pn.normalized_positions()),
+         lambda: pn.absolute.linear_positions(3, scale=math.nan)),
+        (TypeError, "dtype", lambda: pn.absolute.linear_positions(3, dtype=np.int32)),
+        (ValueError, "mask: expected positions", lambda: pn.absolute.normalized_positions()),
         (ValueError, "mask: expected positions",
-         lambda: pn.normalized_positions(3, mask=np.ones(3, bool))),
+         lambda: pn.absolute.normalized_positions(3, mask=np.ones(3, bool))),
         (ValueError, "mask: expected positions",
-         lambda: pn.normalized_positions(length=3, mask=np.ones(3, bool))),
-        (TypeError, "mask: expected a dtype", lambda: pn.normalized_positions(mask=np.ones(3))),
+         lambda: pn.absolute.normalized_positions(length=3, mask=np.ones(3, bool))),
+        (
+            TypeError,
+            "mask: expected a dtype",
+            lambda: pn.absolute.normalized_positions(mask=np.ones(3)),
+        ),
         (ValueError, r"length: expected shape \[2\], got \[3\]",
-         lambda: pn.normalized_positions(np.ones((2, 3)), np.array([1, 2, 3]))),
-        (ValueError, "positions: expected shape", lambda: pn.normalized_positions(np.array(3))),
+         lambda: pn.absolute.normalized_positions(np.ones((2, 3)), np.array([1, 2, 3]))),
+        (
+            ValueError,
+            "positions: expected shape",
+            lambda: pn.absolute.normalized_positions(np.array(3)),
+        ),
         (TypeError, "table: expected a dtype",
-         lambda: pn.learned_positions(np.eye(3, dtype=int), 2)),
-        (ValueError, "table: expected two axes", lambda: pn.learned_positions(np.ones(3), 2)),
+         lambda: pn.absolute.learned_positions(np.eye(3, dtype=int), 2)),
+        (
+            ValueError,
+            "table: expected two axes",
+            lambda: pn.absolute.learned_positions(np.ones(3), 2),
+        ),
         (TypeError, "positions: expected a dtype",
-         lambda: pn.learned_positions(TABLE, np.array([0.5]))),
-        (ValueError, "offset", lambda: pn.learned_positions(TABLE, 2, offset=-1)),
-        (TypeError, "table: expected a NumPy array or", lambda: pn.resample_positions([[1.0]], 2)),
-        (ValueError, "table: expected shape", lambda: pn.resample_positions(np.ones(4), 2)),
+         lambda: pn.absolute.learned_positions(TABLE, np.array([0.5]))),
+        (ValueError, "offset", lambda: pn.absolute.learned_positions(TABLE, 2, offset=-1)),
+        (
+            TypeError,
+            "table: expected a NumPy array or",
+            lambda: pn.absolute.resample_positions([[1.0]], 2),
+        ),
+        (
+            ValueError,
+            "table: expected shape",
+            lambda: pn.absolute.resample_positions(np.ones(4), 2),
+        ),
         (ValueError, "interpolation: expected one of linear, cubic",
-         lambda: pn.resample_positions(TABLE, 3, interpolation="bicubic")),
+         lambda: pn.absolute.resample_positions(TABLE, 3, interpolation="bicubic")),
         (ValueError, "align_corners: expected False with antialias",
-         lambda: pn.resample_positions(TABLE, 3, align_corners=True)),
+         lambda: pn.absolute.resample_positions(TABLE, 3, align_corners=True)),
         (ValueError, "old_size: expected sizes, since 12 rows",
-         lambda: pn.resample_positions(TABLE, (3, 3))),
+         lambda: pn.absolute.resample_positions(TABLE, (3, 3))),
         (ValueError, "old_size: expected 2 sizes, as many as size has, of a grid of 11 rows",
-         lambda: pn.resample_positions(TABLE, (3, 3), old_size=(3, 4), prefix=1)),
-        (ValueError, "size: expected sizes of at least 1", lambda: pn.resample_positions(TABLE, 0)),
-        (ValueError, "old_size", lambda: pn.resample_positions(TABLE, 3, prefix=12)),
-        (ValueError, "prefix", lambda: pn.resample_positions(TABLE, 3, prefix=13)),
+         lambda: pn.absolute.resample_positions(TABLE, (3, 3), old_size=(3, 4), prefix=1)),
+        (
+            ValueError,
+            "size: expected sizes of at least 1",
+            lambda: pn.absolute.resample_positions(TABLE, 0),
+        ),
+        (ValueError, "old_size", lambda: pn.absolute.resample_positions(TABLE, 3, prefix=12)),
+        (ValueError, "prefix", lambda: pn.absolute.resample_positions(TABLE, 3, prefix=13)),
         (ValueError, r"weight: expected shape \[15, 5\]",
-         lambda: pn.recurrent_positions(3, GRU[0], GRU[1].T, GRU[2], GRU[3])),
+         lambda: pn.absolute.recurrent_positions(3, GRU[0], GRU[1].T, GRU[2], GRU[3])),
         (ValueError, r"bias_hh: expected shape \[15\]",
-         lambda: pn.recurrent_positions(3, *GRU[:3], GRU[3][1:])),
-        (ValueError, "count", lambda: pn.recurrent_positions(-1, *GRU)),
+         lambda: pn.absolute.recurrent_positions(3, *GRU[:3], GRU[3][1:])),
+        (ValueError, "count", lambda: pn.absolute.recurrent_positions(-1, *GRU)),
         (TypeError, "x: expected a NumPy array or a torch tensor",
-         lambda: pn.combine([[1.0]], TABLE)),
-        (TypeError, "x: expected a dtype", lambda: pn.combine(np.ones((12, 4), int), TABLE)),
+         lambda: pn.absolute.combine([[1.0]], TABLE)),
+        (
+            TypeError,
+            "x: expected a dtype",
+            lambda: pn.absolute.combine(np.ones((12, 4), int), TABLE),
+        ),
         (ValueError, "how: expected one of add, multiply, concatenate",
-         lambda: pn.combine(TABLE, TABLE, how="sum")),
+         lambda: pn.absolute.combine(TABLE, TABLE, how="sum")),
         (ValueError, r"encoding: expected shape \[..., s, d or 1\] for x",
-         lambda: pn.combine(TABLE, TABLE[:, :2])),
-        (ValueError, "encoding: expected shape", lambda: pn.combine(TABLE, TABLE[:1])),
-        (ValueError, "encoding: expected shape", lambda: pn.combine(TABLE, TABLE[0])),
-        (ValueError, "encoding: expected shape", lambda: pn.combine(TABLE, TABLE[None])),
+         lambda: pn.absolute.combine(TABLE, TABLE[:, :2])),
+        (ValueError, "encoding: expected shape", lambda: pn.absolute.combine(TABLE, TABLE[:1])),
+        (ValueError, "encoding: expected shape", lambda: pn.absolute.combine(TABLE, TABLE[0])),
+        (ValueError, "encoding: expected shape", lambda: pn.absolute.combine(TABLE, TABLE[None])),
         (ValueError, "encoding: expected shape",
-         lambda: pn.combine(np.ones((3, 12, 4)), np.ones((2, 12, 4)))),
+         lambda: pn.absolute.combine(np.ones((3, 12, 4)), np.ones((2, 12, 4)))),
         (ValueError, "normalized_positions: length: expected an int > 0 if .* got 0",
-         lambda: pn.normalized_positions(3, 0)),
+         lambda: pn.absolute.normalized_positions(3, 0)),
         (ValueError, "normalized_positions: length: expected ints >= 0, got -2",
-         lambda: pn.normalized_positions(np.zeros((2, 3)), np.array([3, -2]))),
+         lambda: pn.absolute.normalized_positions(np.zeros((2, 3)), np.array([3, -2]))),
         (ValueError, "learned_positions: padding_idx: expected a row in -4 .. 3, .* got 9",
-         lambda: pn.learned_positions(np.ones((4, 2)), 3, padding_idx=9)),
+         lambda: pn.absolute.learned_positions(np.ones((4, 2)), 3, padding_idx=9)),
         (TypeError, "learned_positions: padding_idx: expected an int or None",
-         lambda: pn.learned_positions(np.ones((4, 2)), 3, padding_idx=1.0)),
+         lambda: pn.absolute.learned_positions(np.ones((4, 2)), 3, padding_idx=1.0)),
         (ValueError, "resample_positions: prefix: expected at most the 6 rows of table, got 7",
-         lambda: pn.resample_positions(np.ones((6, 2)), 3, prefix=7)),
+         lambda: pn.absolute.resample_positions(np.ones((6, 2)), 3, prefix=7)),
     ],
 )  # fmt: skip
 def test_errors(kind, match, call):

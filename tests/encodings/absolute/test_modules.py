@@ -78,7 +78,7 @@ def test_modules_combine_their_encoding(name, how, x):
     for positions in (None, torch.tensor(POSITIONS[0]), torch.tensor(POSITIONS)):
         encoding = module.encoding(5 if positions is None else positions)
         assert encoding.shape[:-1] == ((5,) if positions is None else positions.shape)
-        expected = pn.combine(x, encoding, how=how, x_scale=math.sqrt(D))
+        expected = pn.absolute.combine(x, encoding, how=how, x_scale=math.sqrt(D))
         # The sinusoidal module makes no table: it rounds product and sum once.
         unit = 2 * U * expected.abs().max() if name == "sinusoidal" else 0
         assert (module(x, positions) - expected).abs().max() <= unit
@@ -206,29 +206,33 @@ def test_extreme_positions_are_named_as_they_are(dtype, position, kind):
         table, positions = torch.from_numpy(table), torch.from_numpy(positions)
     shown = re.escape(f"{float(position):g}")  # its sign and magnitude: neither cut off nor wrapped
     with pytest.raises(ValueError, match=f"expected positions in -2 .. 1, .* got {shown}$"):
-        pn.learned_positions(table, positions, offset=2)
+        pn.absolute.learned_positions(table, positions, offset=2)
 
 
 def test_an_empty_length_has_no_positions():
-    assert pn.normalized_positions(0).shape == (0, 1)
-    assert pn.normalized_positions(0, 0).shape == (0, 1)
+    assert pn.absolute.normalized_positions(0).shape == (0, 1)
+    assert pn.absolute.normalized_positions(0, 0).shape == (0, 1)
     # A row without tokens in a batch, whose positions mean nothing.
-    assert pn.normalized_positions(np.zeros((2, 3)), np.array([3, 0])).shape == (2, 3, 1)
+    assert pn.absolute.normalized_positions(np.zeros((2, 3)), np.array([3, 0])).shape == (2, 3, 1)
 
 
 @needs_torch
 def test_values_are_not_looked_at_where_there_are_none():
     with torch._subclasses.fake_tensor.FakeTensorMode():
-        rows = pn.learned_positions(torch.ones(4, 2), torch.tensor([9]))
-        assert pn.packed_positions(torch.tensor([0, 4, 2]), 6).shape == (6,)
-        assert pn.normalized_positions(torch.ones(1, 3), torch.tensor([-2])).shape == (1, 3, 1)
+        rows = pn.absolute.learned_positions(torch.ones(4, 2), torch.tensor([9]))
+        assert pn.positions.packed_positions(torch.tensor([0, 4, 2]), 6).shape == (6,)
+        assert pn.absolute.normalized_positions(torch.ones(1, 3), torch.tensor([-2])).shape == (
+            1,
+            3,
+            1,
+        )
     assert rows.shape == (1, 2)
 
 
 @needs_torch
 def test_a_padding_row_of_torch_that_is_none():
     with pytest.raises(ValueError, match="learned_positions: padding_idx: expected a row"):
-        pn.learned_positions(torch.ones(4, 2), torch.tensor([0]), padding_idx=9)
+        pn.absolute.learned_positions(torch.ones(4, 2), torch.tensor([0]), padding_idx=9)
 
 
 @needs_torch
@@ -256,7 +260,7 @@ def test_resampled_modules(x):
     grid = module.resampled((6, 5), prefix=1)
     assert grid.num_positions == 1 + 30
     assert torch.equal(grid.weight[:3], module.weight[:3])
-    expected = pn.resample_positions(module.weight.detach()[3:], (6, 5))
+    expected = pn.absolute.resample_positions(module.weight.detach()[3:], (6, 5))
     assert torch.equal(grid.weight[3:], expected)
     assert grid.weight.is_leaf
     assert grid.weight.requires_grad

@@ -14,8 +14,8 @@ RANKS = range(1, 17)
 ORDERS = ["contiguous", "zigzag", "striped", "head_tail"]
 
 
-def parts(ranks: int, order: str) -> list[pn.ContextParallel]:
-    return [pn.ContextParallel(rank, ranks, order) for rank in range(ranks)]
+def parts(ranks: int, order: str) -> list[pn.positions.ContextParallel]:
+    return [pn.positions.ContextParallel(rank, ranks, order) for rank in range(ranks)]
 
 
 def documents(ranks: int, seed: int, empty: bool = False) -> np.ndarray:
@@ -62,7 +62,7 @@ def test_ranks_have_every_position_once(order):
         "striped": np.arange(1, 48, 4),
     }.get(order, [*range(6, 12), *range(36, 42)])
     np.testing.assert_array_equal(shards[1], expected)
-    own = pn.context_parallel_positions(48, 1, 4, order=order)
+    own = pn.positions.ContextParallel(1, 4, order=order).positions(48)
     np.testing.assert_array_equal(own, expected)
 
 
@@ -107,7 +107,7 @@ def test_zigzag_of_packed_rows_is_that_of_transformer_engine(seed):
     for ranks in RANKS:
         bounds = documents(ranks, seed, empty=True)
         for rank in range(ranks):
-            ours = pn.packed_positions(bounds, bounds[-1], rank=rank, ranks=ranks)
+            ours = pn.positions.packed_positions(bounds, bounds[-1], rank=rank, ranks=ranks)
             assert ours.tolist() == of_transformer_engine(bounds, rank, ranks)
 
 
@@ -133,8 +133,8 @@ def test_parts_of_packed_rows_belong_together(order, of_torch):
         total = int(bounds[-1]) + rest * ranks  # tokens after the last sequence
         start = np.arange(len(bounds) - 1) * 10
         given = (torch.from_numpy(bounds), torch.from_numpy(start)) if of_torch else (bounds, start)
-        positions = pn.packed_positions(bounds, total, start=start)
-        segments = pn.packed_segments(bounds, total)
+        positions = pn.positions.packed_positions(bounds, total, start=start)
+        segments = pn.positions.packed_segments(bounds, total)
         seen = []
         for part in parts(ranks, order):
             own = part.packed(given[0], total, start=given[1])
@@ -146,7 +146,7 @@ def test_parts_of_packed_rows_belong_together(order, of_torch):
             for document, (begin, end) in enumerate(itertools.pairwise(own.cu_seqlens.tolist())):
                 assert (segments[indices[begin:end]] == document).all()
             assert (segments[indices[int(own.cu_seqlens[-1]) :]] == len(bounds) - 1).all()
-            again = pn.packed_positions(
+            again = pn.positions.packed_positions(
                 given[0], total, start=given[1], rank=rank, ranks=ranks, order=order
             )
             np.testing.assert_array_equal(again, own.positions)
@@ -176,13 +176,13 @@ def test_rectangles_are_the_bias_of_the_whole(order, ranks):
 
 def test_rectangles_of_nothing():
     for order in ORDERS:
-        for r in pn.ContextParallel(1, 2, order).rectangles(0, 0):
+        for r in pn.positions.ContextParallel(1, 2, order).rectangles(0, 0):
             assert pn.toeplitz_bias(np.zeros((1, 3))[:, r.diagonals], 0, 0).shape == (1, 0, 0)
 
 
 def test_columns_are_cut_as_diagonals_are():
     length, ranks = 16, 2
-    index = pn.clipped_index(length, length, 3)
+    index = pn.relative.clipped_index(length, length, 3)
     x = np.random.default_rng(1).standard_normal((length, 7), np.float32)
     whole = pn.relative_gather(x, index, length)
     for queries, keys in itertools.product(parts(ranks, "zigzag"), repeat=2):
@@ -203,7 +203,7 @@ def test_shapes_do_not_depend_on_values():
     torch = module("torch")
     bounds = torch.empty(4, dtype=torch.int32, device="meta")
     for order in ORDERS:
-        part = pn.ContextParallel(1, 4, order)
+        part = pn.positions.ContextParallel(1, 4, order)
         own = part.packed(bounds, 64)
         assert [t.shape for t in own] == [(16,), (16,), (16,), (4,)]
         assert part.positions(64, device="meta").shape == (16,)
@@ -216,7 +216,7 @@ def test_compiled_and_exported(order):
 
     class Model(torch.nn.Module):
         def forward(self, x, bounds):
-            part = pn.ContextParallel(1, 2, order)
+            part = pn.positions.ContextParallel(1, 2, order)
             own = part.packed(bounds, 24)
             row = part.positions(24, device=x.device)
             scores = [x[r.queries, r.keys] for r in part.rectangles(24, 0)]
@@ -234,19 +234,19 @@ def test_compiled_and_exported(order):
 
 
 def test_integers_of_numpy_become_ints():
-    part = pn.ContextParallel(np.int64(1), np.int32(2))
+    part = pn.positions.ContextParallel(np.int64(1), np.int32(2))
     assert (type(part.rank), type(part.ranks)) == (int, int)
-    assert part == pn.ContextParallel(1, 2)
+    assert part == pn.positions.ContextParallel(1, 2)
 
 
 def errors():
-    part = pn.ContextParallel(0, 2)
+    part = pn.positions.ContextParallel(0, 2)
     x = np.zeros(6)
     return [
         (ValueError, "ContextParallel: rank: expected an int below ranks = 2",
-         lambda: pn.ContextParallel(2, 2)),
-        (ValueError, "ContextParallel: order", lambda: pn.ContextParallel(0, 2, "ring")),
-        (TypeError, "ContextParallel: ranks", lambda: pn.ContextParallel(0, 2.0)),
+         lambda: pn.positions.ContextParallel(2, 2)),
+        (ValueError, "ContextParallel: order", lambda: pn.positions.ContextParallel(0, 2, "ring")),
+        (TypeError, "ContextParallel: ranks", lambda: pn.positions.ContextParallel(0, 2.0)),
         (ValueError, 'length: expected a multiple of 4 for order="zigzag", got 6; torch.s',
          lambda: part.positions(6)),
         (ValueError, "length: expected a multiple of 4", lambda: part.gathered_positions(6)),
@@ -258,7 +258,7 @@ def errors():
         (ValueError, "packed: cu_seqlens: expected sequences, and a rest after them, with lengths",
          lambda: part.packed([0, 6, 8], 8)),
         (ValueError, "packed_positions: cu_seqlens: expected sequences",
-         lambda: pn.packed_positions([0, 6, 8], 8, rank=0, ranks=2)),
+         lambda: pn.positions.packed_positions([0, 6, 8], 8, rank=0, ranks=2)),
         (ValueError, "rectangles: rank", lambda: part.rectangles(8, 2)),
     ]  # fmt: skip
 
@@ -272,5 +272,5 @@ def test_errors(kind, text, call):
 def test_sequences_of_any_length_may_be_striped_or_cut():
     bounds = [0, 5, 6, 14]
     for order in ("striped", "contiguous"):
-        part = pn.ContextParallel(1, 2, order).packed(bounds, 14)
+        part = pn.positions.ContextParallel(1, 2, order).packed(bounds, 14)
         assert part.cu_seqlens[-1] == 7

@@ -95,7 +95,7 @@ def test_vision_language_positions(family, merge, padding):
             image_grid_thw=image_grids if len(images) else None,
             video_grid_thw=video_grids if len(videos) else None, **given,
         )  # fmt: skip
-        result = pn.vision_language_positions(
+        result = pn.positions.vision_language_positions(
             ids, image_grids, video_grids, attention_mask=there, spatial_merge_size=merge, **ours
         )
         assert result[0].dtype == result[1].dtype == torch.int64
@@ -104,7 +104,7 @@ def test_vision_language_positions(family, merge, padding):
         # NumPy, narrow integers, bools; another padding.
         if "time_interval" in ours:
             ours["time_interval"] = ours["time_interval"].numpy()
-        positions, deltas = pn.vision_language_positions(
+        positions, deltas = pn.positions.vision_language_positions(
             kinds.astype(np.uint8), images.astype(np.int32), videos.astype(np.int16),
             attention_mask=mask > 0, spatial_merge_size=merge, padding=-7, **ours,
         )  # fmt: skip
@@ -114,10 +114,10 @@ def test_vision_language_positions(family, merge, padding):
 
 
 def test_without_a_mask_and_without_images():
-    positions, deltas = pn.vision_language_positions(np.zeros((2, 5), np.int64))
+    positions, deltas = pn.positions.vision_language_positions(np.zeros((2, 5), np.int64))
     np.testing.assert_array_equal(positions, np.broadcast_to(np.arange(5), (3, 2, 5)))
     np.testing.assert_array_equal(deltas, [0, 0])
-    positions, deltas = pn.vision_language_positions(np.zeros((2, 0), np.int64))
+    positions, deltas = pn.positions.vision_language_positions(np.zeros((2, 0), np.int64))
     assert positions.shape == (3, 2, 0)
     np.testing.assert_array_equal(deltas, [0, 0])
 
@@ -126,8 +126,8 @@ def test_a_delta_continues_the_row():
     # A row cut after its last image: what follows has the positions that the whole row has.
     kinds = np.array([[0, 1, 1, 1, 1, 1, 1, 0, 0, 0]])
     grids = [[1, 4, 6]]
-    whole, _ = pn.vision_language_positions(kinds, grids)
-    _, deltas = pn.vision_language_positions(kinds[:, :8], grids)
+    whole, _ = pn.positions.vision_language_positions(kinds, grids)
+    _, deltas = pn.positions.vision_language_positions(kinds[:, :8], grids)
     np.testing.assert_array_equal(whole[:, 0, 8:], np.tile(np.array([8, 9]) + deltas, (3, 1)))
 
 
@@ -138,7 +138,7 @@ def test_adjacent_images_need_no_text_between(kind):
     grids = np.array([[1, 2, 4], [1, 4, 2], [1, 2, 4]])
     if kind == "torch":
         kinds, grids = tensors(module("torch"), kinds, grids)
-    positions, deltas = pn.vision_language_positions(kinds, grids)
+    positions, deltas = pn.positions.vision_language_positions(kinds, grids)
     np.testing.assert_array_equal(
         positions,
         [
@@ -153,10 +153,10 @@ def test_adjacent_images_need_no_text_between(kind):
 @pytest.mark.parametrize("interval", [2, 0.75, np.float32(1.3)])
 def test_one_time_interval_for_all_videos(interval):
     kinds, grids = np.full((1, 12), 2), [[3, 2, 4], [3, 2, 4]]
-    one, _ = pn.vision_language_positions(kinds, None, grids, spatial_merge_size=2,
+    one, _ = pn.positions.vision_language_positions(kinds, None, grids, spatial_merge_size=2,
                                           time_interval=interval)  # fmt: skip
     both = np.full(2, interval, np.float32)
-    each, _ = pn.vision_language_positions(kinds, None, grids, spatial_merge_size=2,
+    each, _ = pn.positions.vision_language_positions(kinds, None, grids, spatial_merge_size=2,
                                            time_interval=both)  # fmt: skip
     np.testing.assert_array_equal(one, each)
     steps = np.trunc(np.arange(3, dtype=np.float32) * np.float32(interval)).repeat(2)
@@ -180,10 +180,10 @@ def test_packed_positions(dtype):
         shifted = np.concatenate([p + b for p, b in zip(expected, [*begin, 0], strict=True)])
         for convert in (np.asarray, lambda array: torch.from_numpy(np.asarray(array))):
             given = convert(bounds)
-            ours = pn.packed_positions(given, total)
+            ours = pn.positions.packed_positions(given, total)
             np.testing.assert_array_equal(ours, np.concatenate(expected))
-            np.testing.assert_array_equal(pn.packed_segments(given, total), segments)
-            ours = pn.packed_positions(given, total, start=convert(begin))
+            np.testing.assert_array_equal(pn.positions.packed_segments(given, total), segments)
+            ours = pn.positions.packed_positions(given, total, start=convert(begin))
             np.testing.assert_array_equal(ours, shifted)
             assert str(ours.dtype).endswith("int64")
 
@@ -198,8 +198,10 @@ def test_padded_positions_of_transformers():
     theirs = mixin._prepare_position_ids_for_generation(
         owner, torch.zeros(5, 9, dtype=torch.int64), {"attention_mask": torch.from_numpy(mask)}
     ).numpy()
-    np.testing.assert_array_equal(pn.padded_positions(mask), theirs)
-    ours = pn.padded_positions(torch.from_numpy(mask > 0), padding=1, start=torch.arange(5))
+    np.testing.assert_array_equal(pn.positions.padded_positions(mask), theirs)
+    ours = pn.positions.padded_positions(
+        torch.from_numpy(mask > 0), padding=1, start=torch.arange(5)
+    )
     expected = np.where(mask, theirs + np.arange(5)[:, None], 1)
     np.testing.assert_array_equal(ours, expected)
 
@@ -219,19 +221,23 @@ def test_packed_grids_of_transformers(merge, time):
         )
         expected = theirs(torch.from_numpy(grids), merge, include_temporal=time).T
         for given in (grids.astype(np.int32), torch.from_numpy(grids)):
-            ours = pn.packed_grid_positions(given, expected.shape[1], merge_size=merge, time=time)
+            ours = pn.positions.packed_grid_positions(
+                given, expected.shape[1], merge_size=merge, time=time
+            )
             np.testing.assert_array_equal(ours, expected)
-        single = pn.grid_positions(grids[0][0 if time else 1 :], merge_size=merge)
+        single = pn.positions.grid_positions(grids[0][0 if time else 1 :], merge_size=merge)
         np.testing.assert_array_equal(single, expected[:, : single.shape[1]])
 
 
 def test_grids_may_be_empty():
     for merge in (1, 2):
-        positions = pn.packed_grid_positions([[1, 2, 2], [0, 0, 0], [1, 2, 2]], 8, merge_size=merge)
-        np.testing.assert_array_equal(positions, np.tile(pn.grid_positions([2, 2]), 2))
-    assert pn.packed_grid_positions(np.zeros((0, 3), np.int64), 0).shape == (2, 0)
-    assert pn.grid_positions([0, 4]).shape == (2, 0)
-    assert pn.image_coordinates([3, 0]).shape == (2, 0)
+        positions = pn.positions.packed_grid_positions(
+            [[1, 2, 2], [0, 0, 0], [1, 2, 2]], 8, merge_size=merge
+        )
+        np.testing.assert_array_equal(positions, np.tile(pn.positions.grid_positions([2, 2]), 2))
+    assert pn.positions.packed_grid_positions(np.zeros((0, 3), np.int64), 0).shape == (2, 0)
+    assert pn.positions.grid_positions([0, 4]).shape == (2, 0)
+    assert pn.positions.image_coordinates([3, 0]).shape == (2, 0)
 
 
 @pytest.mark.parametrize("sizes", [[3, 7], [1, 5], [2, 3, 4]])
@@ -257,15 +263,15 @@ def test_image_coordinates_of_timm(sizes, grid, options, theirs):
         options["reference"] = [options["reference"] + axis for axis in range(len(sizes))]
         theirs["ref_feat_shape"] = options["reference"]
     expected = build(sizes, **theirs).flatten(0, -2).T.numpy()
-    ours = pn.image_coordinates(sizes, grid=grid, **options)
+    ours = pn.positions.image_coordinates(sizes, grid=grid, **options)
     assert ours.dtype == np.float32
     # Theirs is rounded at each of four steps, of numbers up to the largest reference; ours once.
     bound = 5 * 2.0**-24 * max(1.0, np.abs(expected).max())
     assert np.abs(ours - expected).max() <= bound
-    exact = pn.image_coordinates(sizes, grid=grid, dtype=np.float64, **options)
+    exact = pn.positions.image_coordinates(sizes, grid=grid, dtype=np.float64, **options)
     np.testing.assert_array_equal(exact.astype(np.float32), ours)
     np.testing.assert_array_equal(
-        pn.image_coordinates(sizes, grid=grid, device="cpu", **options), ours
+        pn.positions.image_coordinates(sizes, grid=grid, device="cpu", **options), ours
     )
     swapped = build(sizes, grid_indexing="xy", **theirs).flatten(0, -2).T.numpy()
     if len(sizes) == 2:
@@ -276,7 +282,7 @@ def test_augmentation_of_transformers_and_of_timm():
     torch = module("torch")
     dino = module("transformers.models.dinov3_vit.modeling_dinov3_vit")
     timm = timm_layers("pos_embed_sincos")
-    coordinates = pn.image_coordinates([3, 5], device="cpu")
+    coordinates = pn.positions.image_coordinates([3, 5], device="cpu")
     amounts = {"shift": 0.3, "jitter": 1.4, "rescale": 2.0}
     for chosen in ({}, {"shift": 0.3}, {"jitter": 1.4, "rescale": 2.0}, amounts):
         torch.manual_seed(7)
@@ -286,20 +292,24 @@ def test_augmentation_of_transformers_and_of_timm():
             coordinates.T, **{f"{name}_coords": amount for name, amount in chosen.items()}
         ).T
         generator = torch.Generator().manual_seed(7)
-        ours = pn.augment_coordinates(coordinates, generator=generator, **chosen)
+        ours = pn.positions.augment_coordinates(coordinates, generator=generator, **chosen)
         np.testing.assert_array_equal(ours, theirs)
         np.testing.assert_array_equal(ours, others)
         torch.manual_seed(7)
-        np.testing.assert_array_equal(pn.augment_coordinates(coordinates, **chosen), theirs)
+        np.testing.assert_array_equal(
+            pn.positions.augment_coordinates(coordinates, **chosen), theirs
+        )
         assert bool((ours == coordinates).all()) == (not chosen)
-    assert pn.augment_coordinates(coordinates, training=False, **amounts) is coordinates
+    assert pn.positions.augment_coordinates(coordinates, training=False, **amounts) is coordinates
 
 
 def test_augmentation_from_numpy():
-    coordinates = pn.image_coordinates([4, 6], dtype=np.float64)
+    coordinates = pn.positions.image_coordinates([4, 6], dtype=np.float64)
     limits = {"shift": 0.5, "jitter": 2.0, "rescale": 3.0}
     results = [
-        pn.augment_coordinates(coordinates, generator=np.random.default_rng(seed), **limits)
+        pn.positions.augment_coordinates(
+            coordinates, generator=np.random.default_rng(seed), **limits
+        )
         for seed in (0, 0, *range(1, 300))
     ]
     np.testing.assert_array_equal(results[0], results[1])
@@ -319,7 +329,7 @@ def test_augmentation_from_numpy():
 def test_unrotated_tokens():
     torch = module("torch")
     for positions in (np.arange(6).reshape(2, 3) + 1, torch.rand(2, 4, 3), np.float32([5, 6])):
-        padded = pn.add_unrotated_tokens(positions, before=2, after=1)
+        padded = pn.positions.add_unrotated_tokens(positions, before=2, after=1)
         assert padded.dtype == positions.dtype
         np.testing.assert_array_equal(padded[..., 2:-1], positions)
         assert not padded[..., :2].any()
@@ -336,26 +346,28 @@ def builders(torch):
     kinds, mask, images, videos = tensors(torch, kinds, mask, images, videos)
     bounds = torch.tensor([0, 3, 3, 7], dtype=torch.int32)
     return {
-        "packed_positions": (lambda b, x: pn.packed_positions(b, x.shape[0], start=b[:-1]),
-                             (bounds, torch.zeros(9))),
-        "packed_segments": (lambda b, x: pn.packed_segments(b, x.shape[0]),
+        "packed_positions": (
+            lambda b, x: pn.positions.packed_positions(b, x.shape[0], start=b[:-1]),
+            (bounds, torch.zeros(9)),
+        ),
+        "packed_segments": (lambda b, x: pn.positions.packed_segments(b, x.shape[0]),
                             (bounds, torch.zeros(9))),
-        "padded_positions": (pn.padded_positions, (mask,)),
-        "context_parallel_positions": (
-            lambda x: pn.context_parallel_positions(x.shape[0], 1, 2, device=x.device),
+        "padded_positions": (pn.positions.padded_positions, (mask,)),
+        "ContextParallel.positions": (
+            lambda x: pn.positions.ContextParallel(1, 2).positions(x.shape[0], device=x.device),
             (torch.zeros(12),)),
         "grid_positions": (
-            lambda x: pn.grid_positions(x.shape, merge_size=2, device=x.device),
+            lambda x: pn.positions.grid_positions(x.shape, merge_size=2, device=x.device),
             (torch.zeros(4, 6),)),
         "packed_grid_positions": (
-            lambda g, x: pn.packed_grid_positions(g, x.shape[0], merge_size=2, time=True),
+            lambda g, x: pn.positions.packed_grid_positions(g, x.shape[0], merge_size=2, time=True),
             (torch.tensor([[1, 2, 4], [2, 4, 2]]), torch.zeros(24))),
-        "image_coordinates": (lambda x: pn.image_coordinates(x.shape, device=x.device),
+        "image_coordinates": (lambda x: pn.positions.image_coordinates(x.shape, device=x.device),
                               (torch.zeros(3, 5),)),
-        "add_unrotated_tokens": (lambda p: pn.add_unrotated_tokens(p, before=1),
+        "add_unrotated_tokens": (lambda p: pn.positions.add_unrotated_tokens(p, before=1),
                                  (torch.ones(2, 3),)),
         "vision_language_positions": (
-            lambda k, i, v, m: pn.vision_language_positions(
+            lambda k, i, v, m: pn.positions.vision_language_positions(
                 k, i, v, attention_mask=m, split_frames=True),
             (kinds, images, videos, mask)),
     }  # fmt: skip
@@ -413,69 +425,85 @@ def test_positions_of_a_conversation_are_exported():
 
 BAD_CALLS = [
     (ValueError, "packed_positions: cu_seqlens: expected shape",
-     lambda: pn.packed_positions(np.zeros(0, int), 0)),
+     lambda: pn.positions.packed_positions(np.zeros(0, int), 0)),
     (ValueError, "packed_positions: start: expected shape",
-     lambda: pn.packed_positions([0, 2], 2, start=[1, 2])),
-    (TypeError, "packed_positions: cu_seqlens", lambda: pn.packed_positions([0.0, 2.0], 2)),
-    (ValueError, "packed_segments: total", lambda: pn.packed_segments([0, 2], -1)),
+     lambda: pn.positions.packed_positions([0, 2], 2, start=[1, 2])),
+    (
+        TypeError,
+        "packed_positions: cu_seqlens",
+        lambda: pn.positions.packed_positions([0.0, 2.0], 2),
+    ),
+    (ValueError, "packed_segments: total", lambda: pn.positions.packed_segments([0, 2], -1)),
     (ValueError, "padded_positions: attention_mask: expected shape",
-     lambda: pn.padded_positions([1, 1])),
-    (TypeError, "padded_positions: attention_mask", lambda: pn.padded_positions([[1.0]])),
-    (TypeError, "padded_positions: padding", lambda: pn.padded_positions([[1]], padding=1.0)),
-    (ValueError, "context_parallel_positions: rank",
-     lambda: pn.context_parallel_positions(8, 2, 2)),
-    (ValueError, "context_parallel_positions: length: expected a multiple of 4",
-     lambda: pn.context_parallel_positions(6, 0, 2)),
-    (ValueError, "context_parallel_positions: order",
-     lambda: pn.context_parallel_positions(8, 0, 2, order="ring")),
+     lambda: pn.positions.padded_positions([1, 1])),
+    (TypeError, "padded_positions: attention_mask", lambda: pn.positions.padded_positions([[1.0]])),
+    (
+        TypeError,
+        "padded_positions: padding",
+        lambda: pn.positions.padded_positions([[1]], padding=1.0),
+    ),
+    (ValueError, "ContextParallel: rank",
+     lambda: pn.positions.ContextParallel(2, 2)),
+    (ValueError, "ContextParallel.positions: length: expected a multiple of 4",
+     lambda: pn.positions.ContextParallel(0, 2).positions(6)),
+    (ValueError, "ContextParallel: order",
+     lambda: pn.positions.ContextParallel(0, 2, order="ring")),
     (ValueError, "grid_positions: sizes: expected multiples",
-     lambda: pn.grid_positions([3, 4], merge_size=2)),
-    (ValueError, "grid_positions: sizes", lambda: pn.grid_positions([])),
+     lambda: pn.positions.grid_positions([3, 4], merge_size=2)),
+    (ValueError, "grid_positions: sizes", lambda: pn.positions.grid_positions([])),
     (ValueError, "packed_grid_positions: grid_sizes",
-     lambda: pn.packed_grid_positions([[2, 2]], 4)),
+     lambda: pn.positions.packed_grid_positions([[2, 2]], 4)),
     (ValueError, "packed_grid_positions: merge_size",
-     lambda: pn.packed_grid_positions([[1, 2, 2]], 4, merge_size=0)),
-    (ValueError, "image_coordinates: grid", lambda: pn.image_coordinates([2], grid="pixel")),
+     lambda: pn.positions.packed_grid_positions([[1, 2, 2]], 4, merge_size=0)),
+    (
+        ValueError,
+        "image_coordinates: grid",
+        lambda: pn.positions.image_coordinates([2], grid="pixel"),
+    ),
     (ValueError, "image_coordinates: reference",
-     lambda: pn.image_coordinates([2, 3], reference=[2])),
+     lambda: pn.positions.image_coordinates([2, 3], reference=[2])),
     (TypeError, "image_coordinates: dtype",
-     lambda: pn.image_coordinates([2, 3], dtype=np.float16)),
+     lambda: pn.positions.image_coordinates([2, 3], dtype=np.float16)),
     (ValueError, "augment_coordinates: jitter",
-     lambda: pn.augment_coordinates(np.zeros((2, 3)), jitter=0.5)),
+     lambda: pn.positions.augment_coordinates(np.zeros((2, 3)), jitter=0.5)),
     (ValueError, "augment_coordinates: coordinates: expected shape",
-     lambda: pn.augment_coordinates(np.zeros(3), shift=0.5)),
+     lambda: pn.positions.augment_coordinates(np.zeros(3), shift=0.5)),
     (TypeError, "augment_coordinates: coordinates",
-     lambda: pn.augment_coordinates([[1, 2]], shift=0.5)),
+     lambda: pn.positions.augment_coordinates([[1, 2]], shift=0.5)),
     (TypeError, "add_unrotated_tokens: positions",
-     lambda: pn.add_unrotated_tokens(np.zeros(2, bool))),
+     lambda: pn.positions.add_unrotated_tokens(np.zeros(2, bool))),
     (ValueError, "vision_language_positions: token_types: expected shape",
-     lambda: pn.vision_language_positions([0, 0])),
+     lambda: pn.positions.vision_language_positions([0, 0])),
     (ValueError, "vision_language_positions: attention_mask: expected shape",
-     lambda: pn.vision_language_positions([[0, 0]], attention_mask=[[1]])),
+     lambda: pn.positions.vision_language_positions([[0, 0]], attention_mask=[[1]])),
     (ValueError, "vision_language_positions: image_grids: expected shape",
-     lambda: pn.vision_language_positions([[0, 0]], [1, 2, 2])),
+     lambda: pn.positions.vision_language_positions([[0, 0]], [1, 2, 2])),
     (ValueError, "vision_language_positions: image_grids: expected grids.* 2, got 1",
-     lambda: pn.vision_language_positions([[1, 1]], [[1, 2, 2]])),
+     lambda: pn.positions.vision_language_positions([[1, 1]], [[1, 2, 2]])),
     (ValueError, "vision_language_positions: video_grids: expected grids.* 2, got 0",
-     lambda: pn.vision_language_positions([[2, 2]])),
+     lambda: pn.positions.vision_language_positions([[2, 2]])),
     (ValueError, "vision_language_positions: time_interval",
-     lambda: pn.vision_language_positions([[2]], None, [[1, 2, 2]], time_interval=[[1.0]])),
+     lambda: pn.positions.vision_language_positions(
+         [[2]], None, [[1, 2, 2]], time_interval=[[1.0]]
+     )),
     (TypeError, "augment_coordinates: generator: expected a numpy.random.Generator",
-     lambda: pn.augment_coordinates(np.zeros((2, 3)), shift=0.5, generator=0)),
+     lambda: pn.positions.augment_coordinates(np.zeros((2, 3)), shift=0.5, generator=0)),
     (ValueError, "vision_language_positions: spatial_merge_size, temporal_merge_size",
-     lambda: pn.vision_language_positions([[0]], spatial_merge_size=0)),
+     lambda: pn.positions.vision_language_positions([[0]], spatial_merge_size=0)),
     (ValueError, "vision_language_positions: time_interval: expected shape .1., got .2.",
-     lambda: pn.vision_language_positions([[2]], None, [[1, 2, 2]], time_interval=[1.0, 2.0])),
+     lambda: pn.positions.vision_language_positions(
+         [[2]], None, [[1, 2, 2]], time_interval=[1.0, 2.0]
+     )),
     (ValueError, "grid_positions: merge_size: expected an int > 0, got 0",
-     lambda: pn.grid_positions([2, 2], merge_size=0)),
+     lambda: pn.positions.grid_positions([2, 2], merge_size=0)),
     (TypeError, "grid_positions: sizes: expected ints, one for each axis, got int",
-     lambda: pn.grid_positions(4)),
+     lambda: pn.positions.grid_positions(4)),
     (ValueError, "grid_positions: sizes: expected a grid of fewer than 2.63 bytes",
-     lambda: pn.grid_positions([2**40, 2**40])),
+     lambda: pn.positions.grid_positions([2**40, 2**40])),
     (ValueError, "image_coordinates: sizes: expected a grid of fewer than 2.63 bytes",
-     lambda: pn.image_coordinates([2**40, 2**40])),
+     lambda: pn.positions.image_coordinates([2**40, 2**40])),
     (ValueError, "image_coordinates: reference: expected 2 sizes of at least 1, got .0, 0.",
-     lambda: pn.image_coordinates([2, 2], reference=[0, 0])),
+     lambda: pn.positions.image_coordinates([2, 2], reference=[0, 0])),
 ]  # fmt: skip
 
 
@@ -488,24 +516,28 @@ def test_bad_calls(error, match, call):
 def test_too_few_tokens_are_seen_in_torch_too():
     torch = module("torch")
     with pytest.raises(ValueError, match="image_grids: expected grids with as many tokens"):
-        pn.vision_language_positions(torch.tensor([[1, 1]]), torch.tensor([[1, 2, 2]]))
+        pn.positions.vision_language_positions(torch.tensor([[1, 1]]), torch.tensor([[1, 2, 2]]))
 
 
 def vision_language(types, images=None, videos=None, **options):
-    return pn.vision_language_positions(types, images, videos, **options)
+    return pn.positions.vision_language_positions(types, images, videos, **options)
 
 
 BAD_VALUES = [
-    (pn.packed_positions, "cu_seqlens: expected bounds that ascend from 0 to at most total = 6",
-     ([0, 4, 2], 6), {}),
-    (pn.packed_positions, "cu_seqlens: expected bounds .* got .1, 4.", ([1, 4], 6), {}),
-    (pn.packed_positions, "cu_seqlens: expected bounds .* got .0, 7.", ([0, 7], 6), {}),
-    (pn.packed_segments, "cu_seqlens: expected bounds", ([0, 4, 2], 6), {}),
-    (pn.packed_grid_positions, "grid_sizes: expected sizes >= 0, multiples of 1, 2, 2",
+    (
+        pn.positions.packed_positions,
+        "cu_seqlens: expected bounds that ascend from 0 to at most total = 6",
+        ([0, 4, 2], 6),
+        {},
+    ),
+    (pn.positions.packed_positions, "cu_seqlens: expected bounds .* got .1, 4.", ([1, 4], 6), {}),
+    (pn.positions.packed_positions, "cu_seqlens: expected bounds .* got .0, 7.", ([0, 7], 6), {}),
+    (pn.positions.packed_segments, "cu_seqlens: expected bounds", ([0, 4, 2], 6), {}),
+    (pn.positions.packed_grid_positions, "grid_sizes: expected sizes >= 0, multiples of 1, 2, 2",
      ([[1, 2, 3]], 6), {"merge_size": 2}),
-    (pn.packed_grid_positions, "grid_sizes: expected sizes >= 0.* got .1, -2, -3.",
+    (pn.positions.packed_grid_positions, "grid_sizes: expected sizes >= 0.* got .1, -2, -3.",
      ([[1, -2, -3]], 6), {}),
-    (pn.packed_grid_positions, "total: expected the 10 patches of grid_sizes, got 7",
+    (pn.positions.packed_grid_positions, "total: expected the 10 patches of grid_sizes, got 7",
      ([[1, 2, 2], [1, 2, 3]], 7), {}),
     (vision_language, "token_types: expected tokens of .* apart, at .0, 1. and .1, 0.",
      ([[0, 1], [1, 0]], [[1, 2, 4]]), {}),
@@ -534,10 +566,12 @@ def test_bad_values_are_seen_where_they_can_be(build, match, given, options, kin
 
 
 def test_frames_of_one_video_may_be_apart_where_they_are_split():
-    positions, _ = pn.vision_language_positions([[2, 0, 2]], None, [[2, 2, 2]], split_frames=True)
+    positions, _ = pn.positions.vision_language_positions(
+        [[2, 0, 2]], None, [[2, 2, 2]], split_frames=True
+    )
     np.testing.assert_array_equal(positions[:, 0], np.tile(np.arange(3), (3, 1)))
     # Padding within an image does not part it.
-    positions, _ = pn.vision_language_positions(
+    positions, _ = pn.positions.vision_language_positions(
         [[1, 0, 1]], [[1, 2, 4]], attention_mask=[[1, 0, 1]]
     )
     np.testing.assert_array_equal(positions[:, 0], [[0, 0, 0], [0, 0, 0], [0, 0, 1]])
@@ -546,4 +580,6 @@ def test_frames_of_one_video_may_be_apart_where_they_are_split():
 def test_a_generator_of_the_other_kind():
     torch = module("torch")
     with pytest.raises(TypeError, match=r"generator: expected a torch\.Generator for a tensor"):
-        pn.augment_coordinates(torch.zeros(2, 3), shift=0.5, generator=np.random.default_rng(0))
+        pn.positions.augment_coordinates(
+            torch.zeros(2, 3), shift=0.5, generator=np.random.default_rng(0)
+        )

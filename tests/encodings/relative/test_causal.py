@@ -29,29 +29,41 @@ def added(diagonals: Any, **options: Any) -> Any:
 
 # name: (learned numbers, the bias made of them at an offset). A list of offsets has a batch.
 BIASES: dict[str, tuple[Any, Any]] = {
-    "alibi_diagonals": (SLOPES, lambda x, **o: laid(pn.alibi_diagonals(H, *WINDOW, slopes=x, **o))),
+    "alibi_diagonals": (
+        SLOPES,
+        lambda x, **o: laid(pn.relative.alibi_diagonals(H, *WINDOW, slopes=x, **o)),
+    ),
     "alibi_diagonals, rising": (
         SLOPES,
-        lambda x, **o: laid(pn.alibi_diagonals(H, *WINDOW, slopes=x, symmetric=False, **o)),
+        lambda x, **o: laid(
+            pn.relative.alibi_diagonals(H, *WINDOW, slopes=x, symmetric=False, **o)
+        ),
     ),
-    "t5_diagonals": (TABLE, lambda x, **o: laid(pn.t5_diagonals(x, *WINDOW, **o))),
+    "t5_diagonals": (TABLE, lambda x, **o: laid(pn.relative.t5_diagonals(x, *WINDOW, **o))),
     "t5_diagonals, half": (
-        TABLE.astype(np.float16), lambda x, **o: laid(pn.t5_diagonals(x, *WINDOW, **o)),
+        TABLE.astype(np.float16), lambda x, **o: laid(pn.relative.t5_diagonals(x, *WINDOW, **o)),
     ),
     "clipped_diagonals": (
-        TABLE, lambda x, **o: laid(pn.clipped_diagonals(x, *WINDOW, left=5, **o)),
+        TABLE, lambda x, **o: laid(pn.relative.clipped_diagonals(x, *WINDOW, left=5, **o)),
     ),
-    "kerple_diagonals": (SLOPES, lambda x, **o: laid(pn.kerple_diagonals(x, x, *WINDOW, **o))),
+    "kerple_diagonals": (
+        SLOPES,
+        lambda x, **o: laid(pn.relative.kerple_diagonals(x, x, *WINDOW, **o)),
+    ),
     "kerple_diagonals, power": (
         SLOPES,
-        lambda x, **o: laid(pn.kerple_diagonals(x, x, *WINDOW, kind="power", symmetric=True, **o)),
+        lambda x, **o: laid(
+            pn.relative.kerple_diagonals(x, x, *WINDOW, kind="power", symmetric=True, **o)
+        ),
     ),
     "sandwich_diagonals": (
-        None, lambda x, **o: laid(pn.sandwich_diagonals(H, *WINDOW, dim=8, **o)),
+        None, lambda x, **o: laid(pn.relative.sandwich_diagonals(H, *WINDOW, dim=8, **o)),
     ),
     "fire_bias": (
         SLOPES[:1],
-        lambda x, **o: pn.fire_bias(*WINDOW, lambda y: y[..., [0, 0]], c=x, threshold=2.0, **o),
+        lambda x, **o: pn.relative.fire_bias(
+            *WINDOW, lambda y: y[..., [0, 0]], c=x, threshold=2.0, **o
+        ),
     ),
     "toeplitz_bias": (
         np.ascontiguousarray(np.vstack([TABLE, -TABLE]).T),
@@ -122,12 +134,12 @@ def test_at_any_positions():
     positions = np.array([[0, 0, 1, 2], [3, 1, 9, 4]])
     past = np.array([[-3.0, -2.0, -1.0, 0.0]])  # entries of distances -3 .. 0
     queries = np.array([[2], [4]])
-    bias = pn.bias_at_positions(past, queries, positions, origin=3, causal=True)
+    bias = pn.relative.bias_at_positions(past, queries, positions, origin=3, causal=True)
     expected = [[[[-2, -2, -1, 0]]], [[[-1, -3, -np.inf, 0]]]]
     np.testing.assert_array_equal(bias, expected)
     torch = pytest.importorskip("torch")
     table = torch.tensor(past, requires_grad=True)
-    ours = pn.bias_at_positions(
+    ours = pn.relative.bias_at_positions(
         table, torch.tensor(queries), torch.tensor(positions), origin=3, causal=True
     )
     np.testing.assert_array_equal(ours.detach(), expected)
@@ -138,10 +150,18 @@ def test_at_any_positions():
 X = np.zeros((H, 5), np.float32)
 BAD = {
     "no bool": (TypeError, "causal", lambda: pn.toeplitz_bias(X, 3, 3, causal=1)),
-    "no bool, diagonals": (TypeError, "causal", lambda: pn.alibi_diagonals(2, 3, 3, causal="yes")),
-    "no bool, FIRE": (TypeError, "causal", lambda: pn.fire_bias(2, 2, lambda x: x, causal=None)),
+    "no bool, diagonals": (
+        TypeError,
+        "causal",
+        lambda: pn.relative.alibi_diagonals(2, 3, 3, causal="yes"),
+    ),
+    "no bool, FIRE": (
+        TypeError,
+        "causal",
+        lambda: pn.relative.fire_bias(2, 2, lambda x: x, causal=None),
+    ),
     "no bool, anywhere": (
-        TypeError, "causal", lambda: pn.bias_at_positions(X, AT[0], AT[0], causal=0),
+        TypeError, "causal", lambda: pn.relative.bias_at_positions(X, AT[0], AT[0], causal=0),
     ),
     "where queries are is unknown": (
         ValueError, "origin", lambda: pn.toeplitz_bias(X, 1, 5, causal=True),

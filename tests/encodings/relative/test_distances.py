@@ -47,7 +47,7 @@ def assert_rounded(actual: np.ndarray, exact: np.ndarray, steps: float = 0.0) ->
 @each_length
 @each_offset
 def test_positions(q_len, k_len, q_offset):
-    actual = pn.relative_positions(q_len, k_len, q_offset=q_offset)
+    actual = pn.relative.relative_positions(q_len, k_len, q_offset=q_offset)
     assert actual.dtype == np.int64
     assert actual.shape == (max(q_len + k_len - 1, 0),)
     for i in range(q_len):
@@ -58,24 +58,30 @@ def test_positions(q_len, k_len, q_offset):
 @pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "uint8", "uint64"])
 def test_an_offset_for_every_row(dtype):
     offsets = np.array([0, 5, 100], dtype)
-    rows = pn.relative_positions(2, 4, q_offset=offsets)
+    rows = pn.relative.relative_positions(2, 4, q_offset=offsets)
     assert rows.shape == (3, 5)
     for row, offset in zip(rows, offsets, strict=True):
-        np.testing.assert_array_equal(row, pn.relative_positions(2, 4, q_offset=int(offset)))
-    first = pn.relative_positions(2, 4, q_offset=np.array(5, dtype))
+        np.testing.assert_array_equal(
+            row, pn.relative.relative_positions(2, 4, q_offset=int(offset))
+        )
+    first = pn.relative.relative_positions(2, 4, q_offset=np.array(5, dtype))
     np.testing.assert_array_equal(first, rows[1])
 
 
 TABLE = np.random.default_rng(0).standard_normal((32, 3))
 BATCHED = {
-    "alibi": lambda o: pn.alibi_diagonals(3, 2, 4, q_offset=o),
-    "t5": lambda o: pn.t5_diagonals(TABLE, 2, 4, q_offset=o),
-    "kerple": lambda o: pn.kerple_diagonals([1.0, 2.0], [0.5, 1.0], 2, 4, q_offset=o),
-    "sandwich": lambda o: pn.sandwich_diagonals(3, 2, 4, q_offset=o),
-    "clipped": lambda o: pn.clipped_diagonals(TABLE[:5], 2, 4, q_offset=o),
-    "index": lambda o: pn.clipped_index(2, 4, 1, q_offset=o),
-    "deberta": lambda o: pn.deberta_index(2, 4, bucket_size=8, max_position=16, q_offset=o),
-    "fire": lambda o: pn.fire_bias(2, 4, lambda x: np.concatenate([x, -x], -1), q_offset=o),
+    "alibi": lambda o: pn.relative.alibi_diagonals(3, 2, 4, q_offset=o),
+    "t5": lambda o: pn.relative.t5_diagonals(TABLE, 2, 4, q_offset=o),
+    "kerple": lambda o: pn.relative.kerple_diagonals([1.0, 2.0], [0.5, 1.0], 2, 4, q_offset=o),
+    "sandwich": lambda o: pn.relative.sandwich_diagonals(3, 2, 4, q_offset=o),
+    "clipped": lambda o: pn.relative.clipped_diagonals(TABLE[:5], 2, 4, q_offset=o),
+    "index": lambda o: pn.relative.clipped_index(2, 4, 1, q_offset=o),
+    "deberta": lambda o: pn.relative.deberta_index(
+        2, 4, bucket_size=8, max_position=16, q_offset=o
+    ),
+    "fire": lambda o: pn.relative.fire_bias(
+        2, 4, lambda x: np.concatenate([x, -x], -1), q_offset=o
+    ),
 }  # fmt: skip
 
 
@@ -102,15 +108,17 @@ def reference_slopes(n: int) -> list[float]:
 
 @pytest.mark.parametrize("heads", [*range(1, 66), 71, 112, 128, 200])
 def test_slopes_are_those_of_the_reference(heads):
-    slopes = pn.alibi_slopes(heads)
+    slopes = pn.relative.alibi_slopes(heads)
     assert slopes.dtype == np.float64
     np.testing.assert_allclose(slopes, reference_slopes(heads), rtol=1e-14)
 
 
 def test_slopes_that_are_powers_of_two_are_exact():
-    assert pn.alibi_slopes(8).tolist() == [2.0**-h for h in range(1, 9)]
-    assert pn.alibi_slopes(4, max_bias=16).tolist() == [2.0 ** (-4 * h) for h in range(1, 5)]
-    assert pn.alibi_slopes(0).shape == (0,)
+    assert pn.relative.alibi_slopes(8).tolist() == [2.0**-h for h in range(1, 9)]
+    assert pn.relative.alibi_slopes(4, max_bias=16).tolist() == [
+        2.0 ** (-4 * h) for h in range(1, 5)
+    ]
+    assert pn.relative.alibi_slopes(0).shape == (0,)
 
 
 @each_length
@@ -118,9 +126,11 @@ def test_slopes_that_are_powers_of_two_are_exact():
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_alibi(q_len, k_len, q_offset, symmetric):
     heads = 6
-    diagonals = pn.alibi_diagonals(heads, q_len, k_len, symmetric=symmetric, q_offset=q_offset)
+    diagonals = pn.relative.alibi_diagonals(
+        heads, q_len, k_len, symmetric=symmetric, q_offset=q_offset
+    )
     assert diagonals.shape == (heads, max(q_len + k_len - 1, 0))
-    for m, head in zip(pn.alibi_slopes(heads), laid(diagonals, q_len, k_len), strict=True):
+    for m, head in zip(pn.relative.alibi_slopes(heads), laid(diagonals, q_len, k_len), strict=True):
         exact = by_pairs(
             q_len, k_len, q_offset, lambda i, j, m=m: -m * abs(j - i) if symmetric else m * (j - i)
         ).reshape(q_len, k_len)
@@ -129,16 +139,16 @@ def test_alibi(q_len, k_len, q_offset, symmetric):
 
 def test_alibi_with_slopes_of_each_row():
     slopes = np.random.default_rng(0).random((2, 3)).astype(np.float32)
-    together = pn.alibi_diagonals(3, 4, 5, slopes=slopes, q_offset=[1, 2])
+    together = pn.relative.alibi_diagonals(3, 4, 5, slopes=slopes, q_offset=[1, 2])
     for row, own, offset in zip(together, slopes, (1, 2), strict=True):
-        alone = pn.alibi_diagonals(3, 4, 5, slopes=own, q_offset=offset)
+        alone = pn.relative.alibi_diagonals(3, 4, 5, slopes=own, q_offset=offset)
         np.testing.assert_array_equal(row, alone)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
 def test_dtypes(dtype):
-    exact = pn.alibi_diagonals(6, 40, 50, dtype=np.float64, q_offset=0)
-    actual = pn.alibi_diagonals(6, 40, 50, dtype=dtype, q_offset=0)
+    exact = pn.relative.alibi_diagonals(6, 40, 50, dtype=np.float64, q_offset=0)
+    actual = pn.relative.alibi_diagonals(6, 40, 50, dtype=dtype, q_offset=0)
     assert actual.dtype == dtype
     np.testing.assert_array_equal(
         actual,
@@ -148,9 +158,9 @@ def test_dtypes(dtype):
 
 def test_no_negative_zero():
     for diagonals in (
-        pn.alibi_diagonals(2, 3, 3),
-        pn.kerple_diagonals([1.0], [1.0], 3, 3),
-        pn.kerple_diagonals([1.0], [1.0], 3, 3, kind="power"),
+        pn.relative.alibi_diagonals(2, 3, 3),
+        pn.relative.kerple_diagonals([1.0], [1.0], 3, 3),
+        pn.relative.kerple_diagonals([1.0], [1.0], 3, 3, kind="power"),
     ):
         assert not np.signbit(diagonals[diagonals == 0]).any()
 
@@ -162,11 +172,11 @@ def to_bfloat16(value: float) -> float:
 @pytest.mark.parametrize("rounding", [None, "float32", "bfloat16"])
 def test_alibi_of_columns(rounding):
     mask = np.array([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1], [1, 0, 1, 0, 1], [0, 0, 0, 0, 0]], bool)
-    actual = pn.alibi_columns(12, 5, key_mask=mask, rounding=rounding)
+    actual = pn.relative.alibi_columns(12, 5, key_mask=mask, rounding=rounding)
     assert actual.shape == (4, 12, 1, 5)
     assert actual.dtype == np.float32
     through = {None: float, "float32": np.float32, "bfloat16": to_bfloat16}[rounding]
-    slopes = pn.alibi_slopes(12)
+    slopes = pn.relative.alibi_slopes(12)
     if rounding is not None:  # powers of a base that is rounded to float32 itself
         slopes[8:] = [np.float32(float(np.float32(2**-0.5)) ** k) for k in (1, 3, 5, 7)]
     for b in range(4):
@@ -180,9 +190,9 @@ def test_alibi_of_columns(rounding):
 
 
 def test_columns_differ_from_the_diagonals_by_a_constant_a_row():
-    columns = pn.alibi_columns(8, 9)
+    columns = pn.relative.alibi_columns(8, 9)
     assert columns.shape == (8, 1, 9)
-    diagonals = pn.alibi_diagonals(8, 4, 9, symmetric=False, q_offset=5)
+    diagonals = pn.relative.alibi_diagonals(8, 4, 9, symmetric=False, q_offset=5)
     difference = columns - laid(diagonals, 4, 9)
     np.testing.assert_array_equal(difference, np.broadcast_to(difference[..., :1], (8, 4, 9)))
 
@@ -228,7 +238,7 @@ def test_t5_buckets(bidirectional, num_buckets, max_distance):
     options = bidirectional, num_buckets, max_distance
     near = np.arange(-max_distance - 3, max_distance + 4)
     expected = [t5_bucket(int(r), *options) for r in near]
-    actual = pn.relative_position_bucket(near, *options)
+    actual = pn.relative.relative_position_bucket(near, *options)
     assert actual.dtype == np.int64
     np.testing.assert_array_equal(actual, expected)
 
@@ -240,7 +250,7 @@ def test_t5_thresholds_are_the_known_ones():
     ]  # fmt: skip
     assert buckets.t5_steps(16, 1024)[8:] == [15, 27, 50, 91, 166, 305, 559]
     # A whole power of the ratio, where a logarithm a unit too low takes the bucket before.
-    assert pn.relative_position_bucket([-15, -16, -31, -32, -63, -64]).tolist() == [
+    assert pn.relative.relative_position_bucket([-15, -16, -31, -32, -63, -64]).tolist() == [
         9, 10, 11, 12, 13, 14,
     ]  # fmt: skip
 
@@ -251,15 +261,17 @@ def test_any_integer_has_a_bucket(bidirectional):
     after = 31 if bidirectional else 0
     for dtype in map(np.dtype, ["int8", "int16", "int32", "int64"]):
         ends = np.array([np.iinfo(dtype).min, np.iinfo(dtype).max], dtype)
-        actual = pn.relative_position_bucket(ends, bidirectional)
+        actual = pn.relative.relative_position_bucket(ends, bidirectional)
         assert actual.tolist() == [last, after]
         largest = np.iinfo(f"u{dtype}").max
-        one = pn.relative_position_bucket(np.array(largest, f"u{dtype}"), bidirectional)
+        one = pn.relative.relative_position_bucket(np.array(largest, f"u{dtype}"), bidirectional)
         assert one.shape == ()
         assert one == after
-    widest = pn.relative_position_bucket([-(2**63), 2**63 - 1], bidirectional, 32, 2**63 - 1)
+    widest = pn.relative.relative_position_bucket(
+        [-(2**63), 2**63 - 1], bidirectional, 32, 2**63 - 1
+    )
     assert widest.tolist() == [last, after]
-    assert pn.relative_position_bucket(np.zeros((2, 0, 3), np.int32)).shape == (2, 0, 3)
+    assert pn.relative.relative_position_bucket(np.zeros((2, 0, 3), np.int32)).shape == (2, 0, 3)
 
 
 @each_length
@@ -267,7 +279,7 @@ def test_any_integer_has_a_bucket(bidirectional):
 def test_t5(q_len, k_len, q_offset):
     table = np.random.default_rng(0).standard_normal((32, 3)).astype(np.float32)
     for bidirectional in (True, False):
-        diagonals = pn.t5_diagonals(
+        diagonals = pn.relative.t5_diagonals(
             table, q_len, k_len, bidirectional=bidirectional, q_offset=q_offset
         )
         assert diagonals.dtype == np.float32
@@ -287,17 +299,17 @@ def test_t5_at_an_offset_is_as_in_a_batch(bidirectional, num_buckets, max_distan
     how = {"bidirectional": bidirectional, "max_distance": max_distance}
     for q_len, k_len in [*LENGTHS, (1, 300), (300, 1), (200, 300)]:
         for offset in (0, 1, 150, -150, 299, 2**61, -(2**61)):
-            alone = pn.t5_diagonals(table, q_len, k_len, q_offset=offset, **how)
-            batch = pn.t5_diagonals(table, q_len, k_len, q_offset=[offset], **how)
+            alone = pn.relative.t5_diagonals(table, q_len, k_len, q_offset=offset, **how)
+            batch = pn.relative.t5_diagonals(table, q_len, k_len, q_offset=[offset], **how)
             np.testing.assert_array_equal(alone, batch[0])
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
 def test_tables_keep_their_dtype(dtype):
     table = np.random.default_rng(0).standard_normal((9, 2)).astype(dtype)
-    assert pn.clipped_diagonals(table, 3, 4, q_offset=0).dtype == dtype
-    assert pn.swin_diagonals(table, (2, 2)).dtype == dtype
-    assert pn.t5_diagonals(table[:8], 3, 4, q_offset=0).dtype == dtype
+    assert pn.relative.clipped_diagonals(table, 3, 4, q_offset=0).dtype == dtype
+    assert pn.relative.swin_diagonals(table, (2, 2)).dtype == dtype
+    assert pn.relative.t5_diagonals(table[:8], 3, 4, q_offset=0).dtype == dtype
 
 
 # --- KERPLE, Sandwich
@@ -314,7 +326,7 @@ def test_kerple(q_len, k_len, q_offset, kind, symmetric):
         d = abs(i - j) if symmetric else max(i - j, 0)
         return -r1[h] * (math.log1p(r2[h] * d) if kind == "log" else d ** r2[h])
 
-    diagonals = pn.kerple_diagonals(
+    diagonals = pn.relative.kerple_diagonals(
         r1, r2, q_len, k_len, kind=kind, symmetric=symmetric, q_offset=q_offset
     )
     for h, head in enumerate(laid(diagonals, q_len, k_len)):
@@ -327,7 +339,7 @@ def test_sandwich_is_the_product_of_sinusoidal_rows(dim):
     heads, length = 5, 12
     rows = pn.sinusoidal(length, dim, dtype=np.float64)
     products = rows @ rows.T
-    bias = laid(pn.sandwich_diagonals(heads, length, length, dim=dim), length, length)
+    bias = laid(pn.relative.sandwich_diagonals(heads, length, length, dim=dim), length, length)
     for h in range(heads):
         # A sum of dim products of magnitude 1 at most, in two orders.
         np.testing.assert_allclose(
@@ -336,7 +348,7 @@ def test_sandwich_is_the_product_of_sinusoidal_rows(dim):
 
 
 def test_sandwich_is_exact_far_away():
-    near = pn.sandwich_diagonals(2, 3, 1, dim=2, base=1.0, q_offset=10**6 - 2)
+    near = pn.relative.sandwich_diagonals(2, 3, 1, dim=2, base=1.0, q_offset=10**6 - 2)
     far = [math.cos(10**6), math.cos(10**6 - 1), math.cos(10**6 - 2)]
     np.testing.assert_allclose(near[0], np.array(far) / 4, rtol=2**-24)
 
@@ -348,19 +360,19 @@ def test_sandwich_is_exact_far_away():
 @each_offset
 @pytest.mark.parametrize(("left", "right"), [(2, None), (0, 0), (3, 1), (0, 4)])
 def test_clipped(q_len, k_len, q_offset, left, right):
-    index = pn.clipped_index(q_len, k_len, left, right, q_offset=q_offset)
+    index = pn.relative.clipped_index(q_len, k_len, left, right, q_offset=q_offset)
     after = left if right is None else right
     assert index.dtype == np.int64
     expected = [
         min(max(int(r), -left), after) + left
-        for r in pn.relative_positions(q_len, k_len, q_offset=q_offset)
+        for r in pn.relative.relative_positions(q_len, k_len, q_offset=q_offset)
     ]
     assert index.tolist() == expected
     table = np.random.default_rng(0).standard_normal((left + after + 1, 2))
-    diagonals = pn.clipped_diagonals(table, q_len, k_len, left=left, q_offset=q_offset)
+    diagonals = pn.relative.clipped_diagonals(table, q_len, k_len, left=left, q_offset=q_offset)
     np.testing.assert_array_equal(diagonals, table[expected].reshape(-1, 2).T)
     if right is None:
-        default = pn.clipped_diagonals(table, q_len, k_len, q_offset=q_offset)
+        default = pn.relative.clipped_diagonals(table, q_len, k_len, q_offset=q_offset)
         np.testing.assert_array_equal(default, diagonals)
 
 
@@ -382,7 +394,7 @@ def block_laid(diagonals: np.ndarray, window: tuple[int, ...]) -> np.ndarray:
 def test_swin(window):
     count = math.prod(2 * w - 1 for w in window)
     table = np.random.default_rng(0).standard_normal((count, 3)).astype(np.float32)
-    bias = block_laid(pn.swin_diagonals(table, window), window)
+    bias = block_laid(pn.relative.swin_diagonals(table, window), window)
     tokens = list(np.ndindex(*window))
     for i, query in enumerate(tokens):
         for j, key in enumerate(tokens):
@@ -395,7 +407,7 @@ def test_swin(window):
 @pytest.mark.parametrize("pretrained", [None, (8, 12), (0, 0), (1, 5)])
 @pytest.mark.parametrize("window", [(1, 1), (1, 3), (4, 7)])
 def test_swin_v2(window, pretrained):
-    actual = pn.swin_v2_coordinates(window, pretrained)
+    actual = pn.relative.swin_v2_coordinates(window, pretrained)
     assert actual.shape == (2 * window[0] - 1, 2 * window[1] - 1, 2)
     exact = np.zeros(actual.shape)
     for at in np.ndindex(*actual.shape[:2]):
@@ -427,13 +439,13 @@ def deberta_bucket(relative: int, bucket_size: int, max_position: int) -> int:
 )
 def test_deberta_buckets(bucket_size, max_position):
     near = np.arange(-2 * max_position, 2 * max_position + 1)
-    actual = pn.deberta_bucket(near, bucket_size, max_position)
+    actual = pn.relative.deberta_bucket(near, bucket_size, max_position)
     assert actual.dtype == np.int64
     expected = [deberta_bucket(int(r), bucket_size, max_position) for r in near]
     np.testing.assert_array_equal(actual, expected)
     np.testing.assert_array_equal(actual, -actual[::-1])
     if bucket_size > 3:
-        ends = pn.deberta_bucket([-(2**63), 2**63 - 1], bucket_size, max_position)
+        ends = pn.relative.deberta_bucket([-(2**63), 2**63 - 1], bucket_size, max_position)
         assert ends.tolist() == [-bucket_size, bucket_size]
 
 
@@ -442,8 +454,8 @@ def test_deberta_buckets(bucket_size, max_position):
 @pytest.mark.parametrize("bucket_size", [8, None])
 def test_deberta_index(q_len, k_len, q_offset, bucket_size):
     options = {"bucket_size": bucket_size, "max_position": 20, "q_offset": q_offset}
-    index = pn.deberta_index(q_len, k_len, **options)
-    other = pn.deberta_index(q_len, k_len, transposed=True, **options)
+    index = pn.relative.deberta_index(q_len, k_len, **options)
+    other = pn.relative.deberta_index(q_len, k_len, transposed=True, **options)
     span = bucket_size or 20
     for i in range(q_len):
         for j in range(k_len):
@@ -455,7 +467,7 @@ def test_deberta_index(q_len, k_len, q_offset, bucket_size):
 
 
 def test_deberta_index_with_another_span():
-    index = pn.deberta_index(9, 9, bucket_size=None, max_position=100, span=3)
+    index = pn.relative.deberta_index(9, 9, bucket_size=None, max_position=100, span=3)
     assert index.tolist() == [5] * 7 + [4, 3, 2, 1, 0] + [0] * 5
 
 
@@ -473,7 +485,9 @@ def test_fire(q_len, k_len, q_offset, threshold):
         seen.append(x)
         return np.concatenate([x, x * x], -1)
 
-    bias = pn.fire_bias(q_len, k_len, network, c=c, threshold=threshold, eps=eps, q_offset=q_offset)
+    bias = pn.relative.fire_bias(
+        q_len, k_len, network, c=c, threshold=threshold, eps=eps, q_offset=q_offset
+    )
     assert bias.shape == (2, q_len, k_len)
     assert seen[0].shape == (q_len, k_len, 1)
 
@@ -488,9 +502,9 @@ def test_arrays_need_no_torch():
     code = """
 import sys
 import posenc_native as pn
-pn.t5_diagonals([[0.5]] * 32, 3, 3)
-pn.alibi_columns(3, 4, rounding="bfloat16")
-pn.fire_bias(2, 2, lambda x: x)
+pn.relative.t5_diagonals([[0.5]] * 32, 3, 3)
+pn.relative.alibi_columns(3, 4, rounding="bfloat16")
+pn.relative.fire_bias(2, 2, lambda x: x)
 assert "torch" not in sys.modules and "ml_dtypes" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -13,15 +13,15 @@ TABLE = np.ones((5, 2), np.float32)
 
 # name: the call for so many queries and keys
 FUNCTIONS: dict[str, Any] = {
-    "relative_positions": pn.relative_positions,
-    "alibi_diagonals": lambda q, k, **at: pn.alibi_diagonals(2, q, k, **at),
-    "t5_diagonals": lambda q, k, **at: pn.t5_diagonals(np.ones((32, 2)), q, k, **at),
-    "clipped_diagonals": lambda q, k, **at: pn.clipped_diagonals(TABLE, q, k, **at),
-    "kerple_diagonals": lambda q, k, **at: pn.kerple_diagonals([1.0], [1.0], q, k, **at),
-    "sandwich_diagonals": lambda q, k, **at: pn.sandwich_diagonals(2, q, k, **at),
-    "fire_bias": lambda q, k, **at: pn.fire_bias(q, k, lambda x: x, **at),
-    "clipped_index": lambda q, k, **at: pn.clipped_index(q, k, 2, **at),
-    "deberta_index": pn.deberta_index,
+    "relative_positions": pn.relative.relative_positions,
+    "alibi_diagonals": lambda q, k, **at: pn.relative.alibi_diagonals(2, q, k, **at),
+    "t5_diagonals": lambda q, k, **at: pn.relative.t5_diagonals(np.ones((32, 2)), q, k, **at),
+    "clipped_diagonals": lambda q, k, **at: pn.relative.clipped_diagonals(TABLE, q, k, **at),
+    "kerple_diagonals": lambda q, k, **at: pn.relative.kerple_diagonals([1.0], [1.0], q, k, **at),
+    "sandwich_diagonals": lambda q, k, **at: pn.relative.sandwich_diagonals(2, q, k, **at),
+    "fire_bias": lambda q, k, **at: pn.relative.fire_bias(q, k, lambda x: x, **at),
+    "clipped_index": lambda q, k, **at: pn.relative.clipped_index(q, k, 2, **at),
+    "deberta_index": pn.relative.deberta_index,
 }
 
 
@@ -76,8 +76,8 @@ def test_a_table_of_distances_asks_too():
 
 
 def test_diagonals_that_are_there_include_their_offset():
-    diagonals = pn.alibi_diagonals(2, 1, 9, q_offset=8)
+    diagonals = pn.relative.alibi_diagonals(2, 1, 9, q_offset=8)
     bias = pn.toeplitz_bias(diagonals, 1, 9)
-    longer = pn.alibi_diagonals(2, 9, 9)
+    longer = pn.relative.alibi_diagonals(2, 9, 9)
     np.testing.assert_array_equal(bias, pn.toeplitz_bias(longer, 1, 9, q_offset=8, origin=8))
     np.testing.assert_array_equal(bias, pn.toeplitz_bias(longer, 1, 9, origin=0))

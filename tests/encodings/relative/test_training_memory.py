@@ -35,7 +35,7 @@ def in_place(module, scores):
 
 
 def by_function(module, scores):
-    diagonals = pn.t5_diagonals(module.weight, *scores.shape[-2:])
+    diagonals = pn.relative.t5_diagonals(module.weight, *scores.shape[-2:])
     return pn.add_toeplitz_bias(scores, diagonals, out=scores)
 
 
@@ -53,8 +53,8 @@ def without_bias(module, scores):
 
 def table_by_index(module, scores):
     """As transformers has it: a bucket for every query and key, and its row of the table."""
-    distances = pn.relative_positions(*scores.shape[-2:], device="cpu")
-    buckets = pn.relative_position_bucket(distances)
+    distances = pn.relative.relative_positions(*scores.shape[-2:], device="cpu")
+    buckets = pn.relative.relative_position_bucket(distances)
     steps = torch.arange(scores.shape[-1])
     index = buckets[steps - steps[:, None] + (scores.shape[-1] - 1)]
     return scores.add_(module.weight[index].permute(2, 0, 1))

@@ -14,7 +14,7 @@ from posenc_native.core.calls.rotation import Rotation
 
 B, S, D = 2, 5, 64
 HEADS = {"q": 4, "k": 2}
-INV_FREQ = pn.rotary_frequencies(D)[0]
+INV_FREQ = pn.rotary.rotary_frequencies(D)[0]
 TABLES = pn.rotary_tables(S, INV_FREQ)
 WAYS = ("phases", "tables")
 OPTIONS = [{}, {"norm_over": "token"}, {"pairing": "interleaved", "norm_first": False}]
@@ -32,21 +32,19 @@ def weights(of: Any = lambda a: a) -> dict[str, Any]:
     }
 
 
+def angles(way: str, of: Any) -> Any:
+    return of(INV_FREQ) if way == "phases" else pn.Tables(*map(of, TABLES))
+
+
 def norm(way: str, q: Any, k: Any, of: Any = lambda a: a, **options: Any) -> Any:
-    options = {**weights(of), **options}
-    if way == "phases":
-        return pn.norm_rotary_qk(q, k, None, of(INV_FREQ), **options)
-    return pn.norm_rotary_qk_tables(q, k, *map(of, TABLES), **options)
+    return pn.norm_rotary_qk(q, k, None, angles(way, of), **{**weights(of), **options})
 
 
 def fill(way: str, q: Any, k: Any, of: Any = lambda a: a, **options: Any) -> tuple[Any, Any]:
     """What rotary_append returns, and the caches."""
     keys, values = (of(np.zeros((B, HEADS["k"], 9, D), np.float32)) for _ in range(2))
-    call, angles = pn.rotary_append, (None, of(INV_FREQ))
-    if way == "tables":
-        call, angles = pn.rotary_append_tables, tuple(map(of, TABLES))
-    slots = of(np.arange(S) + 3)
-    results = call(q, k, k * 2, *angles, keys, values, slots, **weights(of), **options)
+    slots, given = of(np.arange(S) + 3), {**weights(of), **options}
+    results = pn.rotary_append(q, k, k * 2, None, angles(way, of), keys, values, slots, **given)
     return results, (keys, values)
 
 

@@ -145,11 +145,10 @@ def test_caches_of_negative_strides(axis, cache_layout, target):
         if turned:
             keys, values = (np.flip(x, cache_layout.index(axis)) for x in (keys, values))
         for cos_sin in (False, True):
-            angles = (None, FREQ[:1])
-            if cos_sin:
-                angles = pn.rotary_tables(tokens, FREQ[:1])
-            append = pn.rotary_append_tables if cos_sin else pn.rotary_append
-            append(q, k, v, *angles, keys, values, slots, layout="bshd", cache_layout=cache_layout)
+            angles = pn.Tables(*pn.rotary_tables(tokens, FREQ[:1])) if cos_sin else FREQ[:1]
+            pn.rotary_append(
+                q, k, v, None, angles, keys, values, slots, layout="bshd", cache_layout=cache_layout
+            )
             written += [keys.copy(), values.copy()]
     assert np.count_nonzero(written[0] != 7) == (2 * tokens - 1) * GROUPS * dim
     for ordinary, reversed_ in zip(written[:4], written[4:], strict=True):

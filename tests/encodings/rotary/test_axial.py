@@ -71,12 +71,14 @@ def test_vision_models_of_packed_patches(name, head_dim):
     modeling = module(f"transformers.models.{name}.modeling_{name}")
     axes = vision_models()[name].get("axes", 2)
     embedding = vision_class(modeling)(axial_config(head_dim, 1e4))
-    positions = pn.packed_grid_positions([[2, 4, 6], [1, 10, 2]], 68, merge_size=2, time=axes == 3)
+    positions = pn.positions.packed_grid_positions(
+        [[2, 4, 6], [1, 10, 2]], 68, merge_size=2, time=axes == 3
+    )
     q, k = (torch.from_numpy(normal(68, heads, head_dim, seed=heads)) for heads in (4, 2))
     theirs = modeling.apply_rotary_pos_emb_vision(
         q, k, *embedding(q, torch.from_numpy(positions.T.copy()))
     )
-    check_axial(pn.vision_rotary(name, head_dim), q, k, positions, theirs, 1e4, layout="shd")
+    check_axial(pn.rotary.vision_rotary(name, head_dim), q, k, positions, theirs, 1e4, layout="shd")
 
 
 @pytest.mark.parametrize("head_dim", [32, 64])
@@ -84,11 +86,11 @@ def test_pixtral(head_dim):
     torch = module("torch")
     pixtral = module("transformers.models.pixtral.modeling_pixtral")
     embedding = pixtral.PixtralVisionRotaryEmbedding(axial_config(head_dim, 1e4))
-    positions = pn.packed_grid_positions([[1, 3, 7], [1, 5, 2]], 31)
+    positions = pn.positions.packed_grid_positions([[1, 3, 7], [1, 5, 2]], 31)
     q, k = (torch.from_numpy(normal(1, heads, 31, head_dim, seed=heads)) for heads in (4, 2))
     cos, sin = embedding(q, torch.from_numpy(positions.T.copy()))
     theirs = pixtral.apply_rotary_pos_emb(q, k, cos, sin, unsqueeze_dim=0)
-    check_axial(pn.vision_rotary("pixtral", head_dim), q, k, positions, theirs, 1e4)
+    check_axial(pn.rotary.vision_rotary("pixtral", head_dim), q, k, positions, theirs, 1e4)
 
 
 def test_neomme():
@@ -101,19 +103,21 @@ def test_neomme():
     q, k = (torch.from_numpy(normal(3, heads, 7, 48, seed=heads)) for heads in (4, 2))
     cos, sin = embedding(q, torch.from_numpy(positions), layer_type="full_attention")
     theirs = neomme.apply_rotary_pos_emb(q, k, cos, sin)
-    check_axial(pn.vision_rotary("neomme", 48), q, k, positions, theirs, 1e4)
+    check_axial(pn.rotary.vision_rotary("neomme", 48), q, k, positions, theirs, 1e4)
 
 
 def test_gemma4():
     torch = module("torch")
     gemma4 = module("transformers.models.gemma4.modeling_gemma4")
     embedding = gemma4.Gemma4VisionRotaryEmbedding(axial_config(72, 100.0))
-    positions = np.stack([pn.grid_positions([3, 5]), pn.grid_positions([5, 3])], 1)  # [A, b, s]
+    positions = np.stack(
+        [pn.positions.grid_positions([3, 5]), pn.positions.grid_positions([5, 3])], 1
+    )  # [A, b, s]
     ids = torch.from_numpy(positions.transpose(1, 2, 0).copy())
     q, k = (torch.from_numpy(normal(2, 15, heads, 72, seed=heads)) for heads in (4, 2))
     cos, sin = embedding(q, ids)
     theirs = [gemma4.apply_multidimensional_rope(x, cos, sin, ids) for x in (q, k)]
-    rope = pn.vision_rotary("gemma4", 72)
+    rope = pn.rotary.vision_rotary("gemma4", 72)
     assert rope.pairing == 36
     check_axial(rope, q, k, positions, theirs, 100.0, layout="bshd")
 
@@ -130,16 +134,16 @@ def test_dinov3(training):
     embedding = dino.DINOv3ViTRopePositionEmbedding(config).train(training)
     torch.manual_seed(3)
     cos, sin = embedding(torch.zeros(1, 3, 4 * 5, 4 * 3))
-    coordinates = pn.augment_coordinates(
-        pn.image_coordinates([5, 3], device="cpu"),
+    coordinates = pn.positions.augment_coordinates(
+        pn.positions.image_coordinates([5, 3], device="cpu"),
         generator=torch.Generator().manual_seed(3),
         training=training,
         **amounts,
     )
-    positions = pn.add_unrotated_tokens(coordinates, before=5)
+    positions = pn.positions.add_unrotated_tokens(coordinates, before=5)
     q, k = (torch.from_numpy(normal(2, 2, 20, 64, seed=seed)) for seed in range(2))
     theirs = dino.apply_rotary_pos_emb(q, k, cos, sin)
-    rope = pn.vision_rotary("dinov3_vit", 64)
+    rope = pn.rotary.vision_rotary("dinov3_vit", 64)
     # 2 pi of the coordinate is rounded twice more. The coordinate is rounded as theirs is, but for
     # that of its center: three roundings of up to 2, stretched by up to 3, turned by 2 pi.
     check_axial(rope, q, k, positions, theirs, 100.0, relative=2, absolute=2 * np.pi * 3 * 3)
@@ -155,10 +159,12 @@ def test_dinov3_of_timm(half, options):
     embedding = timm.RotaryEmbeddingDinoV3(64, rotate_half=half, **options)
     q, k = (torch.from_numpy(normal(1, 2, 21, 64, seed=seed)) for seed in range(2))
     theirs = [timm.apply_rot_embed_cat(x, embedding.get_embed([7, 3]), half=half) for x in (q, k)]
-    positions = pn.image_coordinates([7, 3], normalize=options.get("normalize_coords", "separate"))
+    positions = pn.positions.image_coordinates(
+        [7, 3], normalize=options.get("normalize_coords", "separate")
+    )
     base = options.get("temperature", 100.0)
     pairing = "half" if half else "interleaved"
-    rope = pn.vision_rotary("dinov3_vit", 64, base=base, pairing=pairing)
+    rope = pn.rotary.vision_rotary("dinov3_vit", 64, base=base, pairing=pairing)
     check_axial(rope, q, k, positions, theirs, base, relative=2, absolute=2 * np.pi * 3)
 
 
@@ -193,7 +199,7 @@ def test_rotary_embedding_cat_of_timm(options, half):
         data = {"inv_freq": spaced(1, options.get("max_res", 224) / 2, dim // 4) * np.pi}
     order = (1, 0) if options.get("grid_indexing") == "xy" else (0, 1)
     grid = options.get("grid_type", "pixel" if in_pixels else "index")
-    positions = pn.image_coordinates(
+    positions = pn.positions.image_coordinates(
         sizes,
         grid={"pixel": "corners", "centered": "centers", "index": "index"}[grid],
         offset=options.get("grid_offset", 0.0),
@@ -201,7 +207,7 @@ def test_rotary_embedding_cat_of_timm(options, half):
         dtype=np.float64,
     )
     pairing = "half" if half else "interleaved"
-    rope = pn.vision_rotary("eva02", dim, axis_order=order, pairing=pairing, **data)
+    rope = pn.rotary.vision_rotary("eva02", dim, axis_order=order, pairing=pairing, **data)
     # Their bands: 2 to a power of up to 7 (off by ln 2 * 7 u and the steps to it), or as those of
     # the base; pi. Their coordinates: up to four roundings, of numbers up to the largest.
     largest = max(1.0, np.abs(positions).max()) * np.abs(rope.inv_freq).max()
@@ -227,15 +233,15 @@ def sam2_setup(name):
 def test_sam2(name):
     torch = module("torch")
     modeling, embedding, config, owner = sam2_setup(name)
-    positions = pn.grid_positions([3, 5])  # their sizes are width and height
+    positions = pn.positions.grid_positions([3, 5])  # their sizes are width and height
     q, k = torch.from_numpy(normal(1, 2, 15, 32)), torch.from_numpy(normal(1, 2, 34, 32, seed=1))
     cos, sin = embedding(q, owner.precompute_positions(config))
     # Two memories of 15 patches and four object pointers, which are not rotated.
     theirs = modeling.apply_rotary_pos_emb_2d(
         q, k, cos, sin, num_k_exclude_rope=4, repeat_freqs_k=True
     )
-    of_keys = pn.add_unrotated_tokens(np.tile(positions, 2), after=4)
-    rope = pn.vision_rotary(name, 32)
+    of_keys = pn.positions.add_unrotated_tokens(np.tile(positions, 2), after=4)
+    rope = pn.rotary.vision_rotary(name, 32)
     check_axial(rope, q, q, positions, [theirs[0]] * 2, 1e4)
     check_axial(rope, k, k, of_keys, [theirs[1]] * 2, 1e4)
     np.testing.assert_array_equal(rope.apply(k, of_keys)[..., -4:, :], k[..., -4:, :])
@@ -250,10 +256,10 @@ def test_edgetam():
         q, k, *tables[0], *tables[1], num_k_exclude_rope=2, repeat_freqs_k=2
     )
     # Two memories, each of three tokens without a place and 3 x 2 with one; two pointers.
-    memory = pn.add_unrotated_tokens(pn.grid_positions([3, 2]), before=3)
-    of_keys = pn.add_unrotated_tokens(np.tile(memory, 2), after=2)
-    rope = pn.vision_rotary("edgetam_video", 32)
-    check_axial(rope, q, q, pn.grid_positions([3, 5]), [theirs[0]] * 2, 1e4)
+    memory = pn.positions.add_unrotated_tokens(pn.positions.grid_positions([3, 2]), before=3)
+    of_keys = pn.positions.add_unrotated_tokens(np.tile(memory, 2), after=2)
+    rope = pn.rotary.vision_rotary("edgetam_video", 32)
+    check_axial(rope, q, q, pn.positions.grid_positions([3, 5]), [theirs[0]] * 2, 1e4)
     check_axial(rope, k, k, of_keys, [theirs[1]] * 2, 1e4)
 
 
@@ -264,8 +270,8 @@ def test_llama4():
     angles = llama4.Llama4VisionRotaryEmbedding(config)(torch.zeros(1))
     q, k = (torch.from_numpy(normal(2, 26, heads, 88, seed=heads)) for heads in (4, 2))
     theirs = llama4.vision_apply_rotary_emb(q, k, angles)
-    positions = pn.add_unrotated_tokens(pn.grid_positions([5, 5]) + 1, after=1)
-    rope = pn.vision_rotary("llama4", 88)
+    positions = pn.positions.add_unrotated_tokens(pn.positions.grid_positions([5, 5]) + 1, after=1)
+    rope = pn.rotary.vision_rotary("llama4", 88)
     check_axial(rope, q, k, positions, theirs, 1e4, layout="bshd")
     np.testing.assert_array_equal(rope.apply(q, positions, layout="bshd")[:, -1], q[:, -1])
 
@@ -281,8 +287,8 @@ def test_vjepa2(head_dim, kind):
     attention = vjepa2.VJEPA2RopeAttention(config, hidden_size=2 * head_dim, num_attention_heads=2)
     x = torch.from_numpy(normal(2, 2, 75, head_dim))
     theirs = attention.apply_rotary_embeddings(x, attention.get_position_ids(torch.zeros(1, 75, 1)))
-    positions = pn.grid_positions([3, 5, 5])
-    rope = pn.vision_rotary("vjepa2", head_dim)
+    positions = pn.positions.grid_positions([3, 5, 5])
+    rope = pn.rotary.vision_rotary("vjepa2", head_dim)
     ours = rope.apply(x.numpy() if kind == "numpy" else x, positions)
     assert isinstance(ours, np.ndarray) == (kind == "numpy")
     width = head_dim // 6 * 6
@@ -299,48 +305,48 @@ def test_vjepa2(head_dim, kind):
 
 
 BAD_AXIAL = [
-    (ValueError, "axial_rotary: axes", lambda: pn.axial_rotary(64, 0)),
+    (ValueError, "axial_rotary: axes", lambda: pn.rotary.axial_rotary(64, 0)),
     (ValueError, "axial_rotary: head_dim: expected at least 4, .* got 3",
-     lambda: pn.axial_rotary(3)),
+     lambda: pn.rotary.axial_rotary(3)),
     (ValueError, "vision_rotary: changes: expected .* axes, base, .* pairing, .* got foo",
-     lambda: pn.vision_rotary("pixtral", 64, foo=1)),
+     lambda: pn.rotary.vision_rotary("pixtral", 64, foo=1)),
     (TypeError, "FullWidthRotary: k: expected a NumPy array or a torch tensor, got list",
-     lambda: pn.vision_rotary("vjepa2", 12)(np.ones((1, 1, 1, 12)), [1.0])),
+     lambda: pn.rotary.vision_rotary("vjepa2", 12)(np.ones((1, 1, 1, 12)), [1.0])),
     (TypeError, "FullWidthRotary: x: expected a dtype of float16",
-     lambda: pn.vision_rotary("vjepa2", 12).apply(np.ones((1, 1, 1, 12), int), inverse=True)),
+     lambda: pn.rotary.vision_rotary("vjepa2", 12).apply(np.ones((1, 1, 1, 12), int))),
     (ValueError, "FullWidthRotary: k: expected the shape of q except for h",
-     lambda: pn.vision_rotary("vjepa2", 12)(np.ones((1, 1, 1, 12)), np.ones((1, 1, 2, 12)))),
+     lambda: pn.rotary.vision_rotary("vjepa2", 12)(np.ones((1, 1, 1, 12)), np.ones((1, 1, 2, 12)))),
     (ValueError, "out: expected shape",
-     lambda: pn.FullWidthRotary(pn.Rotary(8), pn.Rotary(8)).apply(
+     lambda: pn.rotary.FullWidthRotary(pn.Rotary(8), pn.Rotary(8)).apply(
          np.ones((1, 1, 2, 8)), out=np.ones((1, 1, 1, 8)))),
     (ValueError, "axial_rotary: rotary_dim: expected a multiple of 2 . 3 axes",
-     lambda: pn.axial_rotary(64, 3, rotary_dim=64)),
+     lambda: pn.rotary.axial_rotary(64, 3, rotary_dim=64)),
     (ValueError, "axial_rotary: rotary_dim: .* at most head_dim = 8",
-     lambda: pn.axial_rotary(8, rotary_dim=12)),
-    (ValueError, "axial_rotary: order", lambda: pn.axial_rotary(64, order="hw")),
-    (TypeError, "axial_rotary: order", lambda: pn.axial_rotary(64, order=1)),
-    (ValueError, "axial_rotary: spectrum", lambda: pn.axial_rotary(64, spectrum="all")),
+     lambda: pn.rotary.axial_rotary(8, rotary_dim=12)),
+    (ValueError, "axial_rotary: order", lambda: pn.rotary.axial_rotary(64, order="hw")),
+    (TypeError, "axial_rotary: order", lambda: pn.rotary.axial_rotary(64, order=1)),
+    (ValueError, "axial_rotary: spectrum", lambda: pn.rotary.axial_rotary(64, spectrum="all")),
     (ValueError, "axial_rotary: axis_order: expected each of 0 .. 1 once",
-     lambda: pn.axial_rotary(64, axis_order=(0, 0))),
+     lambda: pn.rotary.axial_rotary(64, axis_order=(0, 0))),
     (ValueError, "axial_rotary: inv_freq: expected shape",
-     lambda: pn.axial_rotary(64, inv_freq=[1.0, 0.5])),
+     lambda: pn.rotary.axial_rotary(64, inv_freq=[1.0, 0.5])),
     (ValueError, "axial_rotary: base, spectrum, freq_scale",
-     lambda: pn.axial_rotary(8, inv_freq=[1.0, 0.5], base=100.0)),
-    (ValueError, "axial_rotary: base", lambda: pn.axial_rotary(64, base=0.0)),
+     lambda: pn.rotary.axial_rotary(8, inv_freq=[1.0, 0.5], base=100.0)),
+    (ValueError, "axial_rotary: base", lambda: pn.rotary.axial_rotary(64, base=0.0)),
     (ValueError, "axial_rotary: order: expected 'sectioned' with tiled",
-     lambda: pn.axial_rotary(64, order="interleaved", tiled=True)),
-    (TypeError, "axial_rotary: tiled", lambda: pn.axial_rotary(64, tiled=1)),
+     lambda: pn.rotary.axial_rotary(64, order="interleaved", tiled=True)),
+    (TypeError, "axial_rotary: tiled", lambda: pn.rotary.axial_rotary(64, tiled=1)),
     (ValueError, "vision_rotary: model: expected one of dinov3_vit, pixtral or",
-     lambda: pn.vision_rotary("vit", 64)),
+     lambda: pn.rotary.vision_rotary("vit", 64)),
     (ValueError, "FullWidthRotary: inv_freq: expected shape",
-     lambda: pn.FullWidthRotary.of_dims(8, [1.0, 2.0, 3.0])),
+     lambda: pn.rotary.FullWidthRotary.of_dims(8, [1.0, 2.0, 3.0])),
     (ValueError, "FullWidthRotary: axis_map: expected shape",
-     lambda: pn.FullWidthRotary.of_dims(8, [1.0, 2.0], axis_map=[0])),
+     lambda: pn.rotary.FullWidthRotary.of_dims(8, [1.0, 2.0], axis_map=[0])),
     (ValueError, "FullWidthRotary: second",
-     lambda: pn.FullWidthRotary(pn.Rotary(8), pn.Rotary(8, pairing="interleaved"))),
-    (ValueError, "mixed_frequencies: head_dim", lambda: pn.mixed_frequencies(6, 2)),
+     lambda: pn.rotary.FullWidthRotary(pn.Rotary(8), pn.Rotary(8, pairing="interleaved"))),
+    (ValueError, "mixed_frequencies: head_dim", lambda: pn.rotary.mixed_frequencies(6, 2)),
     (TypeError, "mixed_frequencies: dtype",
-     lambda: pn.mixed_frequencies(8, 2, dtype=np.float16)),
+     lambda: pn.rotary.mixed_frequencies(8, 2, dtype=np.float16)),
 ]  # fmt: skip
 
 

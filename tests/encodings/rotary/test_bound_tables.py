@@ -89,9 +89,9 @@ def test_it_is_the_public_function(data: Any) -> None:
         width = draw(st.sampled_from((8, 11)))
         batch, tokens = draw(st.integers(1, 3)), draw(st.integers(1, 4))
         (q, k), (cos, sin) = heads_and_tables(draw, layout, batch, tokens, width)
-        expected = pn.apply_rotary_qk_tables(
-            q, k, cos, sin, layout=layout, pairing=pairing, out_pairing=out_pairing,
-            rotary_start=width - 8 if trailing else 0, inverse=inverse,
+        expected = pn.apply_rotary_qk(
+            q, k, None, pn.Tables(cos, sin), layout=layout, pairing=pairing,
+            out_pairing=out_pairing, rotary_start=width - 8 if trailing else 0, inverse=inverse,
         )  # fmt: skip
         for _ in range(2):  # checked, then looked up
             mine = (q.clone(), k.clone()) if inplace else (q, k)
@@ -123,8 +123,8 @@ def test_norms_are_those_of_the_public_function(data: Any) -> None:
         if draw(st.booleans()) and not whole:
             weights = [None, None]
         eps, offset = draw(st.sampled_from(((1e-6, 0.0), (1e-5, 1.0))))
-        expected = pn.norm_rotary_qk_tables(
-            q, k, cos, sin, q_weight=weights[0], k_weight=weights[1], eps=eps,
+        expected = pn.norm_rotary_qk(
+            q, k, None, pn.Tables(cos, sin), q_weight=weights[0], k_weight=weights[1], eps=eps,
             weight_offset=offset if weights[0] is not None else 0.0,
             norm_over="token" if whole else "head",
         )  # fmt: skip
@@ -220,7 +220,7 @@ def test_many_threads_use_one() -> None:
             tokens = 1 + (seed + i) % 6  # more kinds than are kept
             q, k = random((1, 4, tokens, 8), seed=seed), random((1, 2, tokens, 8), seed=i)
             cos, sin = pn.rotary_tables(torch.arange(tokens)[None] + i, torch.ones(4))
-            expected = pn.apply_rotary_qk_tables(q, k, cos, sin)
+            expected = pn.apply_rotary_qk(q, k, None, pn.Tables(cos, sin))
             if not same(call(bound, q, k, cos, sin), expected):
                 wrong.append((seed, i))
 

@@ -80,10 +80,9 @@ def test_tables_and_xpos_take_descriptions():
     expected = pn.rotary_tables(AT, ROPE.inv_freq, scale=1.25)
     assert_same((cos, sin), expected)
     assert_same(ROPE.tables(AT), expected)
-    given = {"scale": 1.25, "pairing": "interleaved", "rotary_start": 2, "layout": "bshd"}
-    assert_same(pn.apply_xpos(Q, K, AT, ROPE), pn.apply_xpos(Q, K, AT, ROPE.inv_freq, **given))
-    of_q, of_k = pn.xpos_tables(AT, ROPE)
-    assert_same(of_q + of_k, sum(pn.xpos_tables(AT, ROPE.inv_freq, scale=1.25), ()))
+    xpos = pn.rotary.xpos_tables(AT, ROPE)
+    numbers = pn.rotary.xpos_tables(AT, ROPE.inv_freq, scale=1.25)
+    assert_same(xpos.cos + xpos.sin, numbers.cos + numbers.sin)
     where = np.array([[3, 4, 5], [9, 9, 2]])
     x = rng.standard_normal((1, 1, 3, 8), np.float32)
     by_axis = pn.apply_rotary(x, where, AXES.inv_freq, axis_map=AXES.axis_map)

@@ -32,11 +32,11 @@ import posenc_native as pn
 MEMORY = np.zeros((2, 3, 5, 8))
 X, OUT, LONG = x(), x(), x(480)
 COS, SIN, FEW = x(5, 4), x(5, 4), x(5, 4)
-PLACES, WHOLE = np.arange(5), pn.frequencies(8)
+PLACES, WHOLE = np.arange(5), pn.sinusoids.frequencies(8)
 ROWS = np.array([0, 1, 2, 3, 9])
 tables = Call("rotary_tables", positions=3, inv_freq=FREQ)
 rotate = Call("apply_rotary", x=X, positions=None, inv_freq=FREQ)
-rotate_by = Call("apply_rotary_tables", x=X, cos=x(5, 2), sin=x(5, 2))
+rotate_by = Call("apply_rotary by tables", x=X, cos=x(5, 2), sin=x(5, 2))
 # Of whole heads.
 whole_tables = tables.but(positions=PLACES, inv_freq=WHOLE)
 whole = rotate.but(positions=PLACES, inv_freq=WHOLE)

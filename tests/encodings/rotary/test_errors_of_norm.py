@@ -34,11 +34,11 @@ CACHE = {"keys": x(2, 2, 9, 8), "values": x(2, 2, 9, 8), "slots": np.arange(5)}
 TABLES = {"cos": x(5, 4), "sin": x(5, 4)}
 NORMS = [
     norm.but(q=Q4, k=K2),
-    Call("norm_rotary_qk_tables", q=Q4, k=K2, **TABLES),
+    Call("norm_rotary_qk by tables", q=Q4, k=K2, **TABLES),
 ]
 APPENDS = [
     append.but(q=Q4, k=K2, v=V2, **CACHE),
-    Call("rotary_append_tables", q=Q4, k=K2, v=V2, **TABLES, **CACHE),
+    Call("rotary_append by tables", q=Q4, k=K2, v=V2, **TABLES, **CACHE),
 ]
 BOTH = [*NORMS, *(call.but(return_k=True) for call in APPENDS)]
 OUTS = [

@@ -19,7 +19,7 @@ def test_full_width_formula(pairing, start):
     inv_freq, positions = rng.normal(size=8), rng.integers(-50, 50, (2, 3, 5))
     axis_map = rng.integers(0, 2, 8)
     x = rng.normal(size=(3, 5, 2, 12))
-    rope = pn.FullWidthRotary.of_dims(
+    rope = pn.rotary.FullWidthRotary.of_dims(
         12, inv_freq, axis_map=axis_map, pairing=pairing, rotary_start=start, scale=1.5
     )
     angle = (positions[axis_map].transpose(1, 2, 0) * inv_freq)[:, :, None]
@@ -32,7 +32,7 @@ def test_full_width_formula(pairing, start):
     np.testing.assert_allclose(
         rope.apply(x, positions, layout="bshd"), expected, rtol=0, atol=1e-12
     )
-    equal = pn.FullWidthRotary(rope.first, rope.first)
+    equal = pn.rotary.FullWidthRotary(rope.first, rope.first)
     np.testing.assert_array_equal(
         equal.apply(x, positions, layout="bshd"), rope.first.apply(x, positions, layout="bshd")
     )
@@ -43,7 +43,9 @@ def test_full_width_formula(pairing, start):
 def test_the_inverse_of_full_width_is_the_transpose(pairing, kind):
     rng = np.random.default_rng(1)
     inv_freq, positions = rng.normal(size=8), rng.integers(-50, 50, 5)
-    rope = pn.FullWidthRotary.of_dims(12, inv_freq, pairing=pairing, rotary_start=3, scale=1.5)
+    rope = pn.rotary.FullWidthRotary.of_dims(
+        12, inv_freq, pairing=pairing, rotary_start=3, scale=1.5
+    )
     x = rng.normal(size=(5, 2, 12))
     angle = (positions[:, None] * inv_freq)[:, None]
     (a, b), (s, t) = blocks(x[..., 3:11], pairing), blocks(angle, pairing)
@@ -67,7 +69,7 @@ def test_the_inverse_of_full_width_is_the_transpose(pairing, kind):
     rotated = np.asarray(rope.apply(other, positions, layout="thd"))
     assert (rotated * x).sum() == pytest.approx((y * np.asarray(result)).sum(), rel=1e-12)
     alike = pn.Rotary(12)
-    undone = pn.FullWidthRotary(alike, alike).apply(
+    undone = pn.rotary.FullWidthRotary(alike, alike).apply(
         alike.apply(given, positions, layout="thd"), positions, layout="thd", inverse=True
     )
     np.testing.assert_allclose(undone, x, rtol=0, atol=1e-13)
@@ -77,9 +79,9 @@ def test_the_inverse_of_full_width_is_the_transpose(pairing, kind):
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_full_width_results_in_place(inverse, kind, dtype):
-    rope = pn.vision_rotary("vjepa2", 12)
+    rope = pn.rotary.vision_rotary("vjepa2", 12)
     x = normal(1, 2, 12, 12).astype(dtype)
-    positions = pn.grid_positions([2, 2, 3])
+    positions = pn.positions.grid_positions([2, 2, 3])
     if kind == "torch":
         torch = module("torch")
         x, positions = torch.from_numpy(x), torch.from_numpy(positions)
@@ -102,8 +104,8 @@ def test_full_width_results_in_place(inverse, kind, dtype):
 
 def test_full_width_gradients_and_compiling():
     torch = module("torch")
-    rope = pn.vision_rotary("vjepa2", 12)
-    positions = torch.from_numpy(pn.grid_positions([2, 2, 3]))
+    rope = pn.rotary.vision_rotary("vjepa2", 12)
+    positions = torch.from_numpy(pn.positions.grid_positions([2, 2, 3]))
     x = torch.from_numpy(normal(1, 2, 12, 12)).double().requires_grad_()
     for inverse in (False, True):
         options = {"inverse": inverse}
@@ -119,10 +121,10 @@ def test_full_width_gradients_and_compiling():
 
 
 def test_full_width_rotary_is_a_value():
-    rope = pn.vision_rotary("vjepa2", 24)
-    assert rope == pn.vision_rotary("vjepa2", 24)
-    assert rope != pn.vision_rotary("vjepa2", 24, base=50.0)
+    rope = pn.rotary.vision_rotary("vjepa2", 24)
+    assert rope == pn.rotary.vision_rotary("vjepa2", 24)
+    assert rope != pn.rotary.vision_rotary("vjepa2", 24, base=50.0)
     assert pickle.loads(pickle.dumps(rope)) == rope
-    assert hash(rope) == hash(pn.vision_rotary("vjepa2", 24))
+    assert hash(rope) == hash(pn.rotary.vision_rotary("vjepa2", 24))
     with pytest.raises(AttributeError):
         rope.first = rope.second

@@ -228,7 +228,7 @@ def test_tables_have_gradients_too(device):
 def test_far_positions_stay_exact():
     """Forwards, the angle has no rounding that float64 would bring: 2^40 is far from 0."""
     x = random((1, 3, 8))
-    inv_freq = torch.tensor(pn.rotary_frequencies(8)[0]).requires_grad_()
+    inv_freq = torch.tensor(pn.rotary.rotary_frequencies(8)[0]).requires_grad_()
     positions = torch.tensor([2**40, 2**40 + 1, 2**52 + 3])
     assert_same_bits(
         pn.apply_rotary(x, positions, inv_freq, layout="hsd").detach(),

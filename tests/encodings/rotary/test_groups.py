@@ -12,7 +12,7 @@ from rotating import Call, each_engine, each_writing_engine
 import posenc_native as pn
 
 S, B, G, R, D = 5, 2, 3, 4, 8  # tokens, batch, groups, queries of a group, dims
-FREQ = pn.rotary_frequencies(D)[0]
+FREQ = pn.rotary.rotary_frequencies(D)[0]
 PLACES = np.array([9, 3, 70000, 0, 1])
 OF_HEADS = np.random.default_rng(0).uniform(0, 1, (G * R, D // 2))
 TABLES = tuple(
@@ -48,9 +48,9 @@ CALLS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     "of heads and axes": (
         "apply_rotary", (np.stack([PLACES, PLACES + 1]), np.stack([OF_HEADS] * 2)), {}
     ),
-    "tables": ("apply_rotary_tables", pn.rotary_tables(PLACES, FREQ), {"inverse": True}),
-    "tables of heads": ("apply_rotary_tables", TABLES, {}),
-    "rows": ("apply_rotary_tables", pn.rotary_tables(50, FREQ), {"rows": PLACES % 50}),
+    "tables": ("apply_rotary by tables", pn.rotary_tables(PLACES, FREQ), {"inverse": True}),
+    "tables of heads": ("apply_rotary by tables", TABLES, {}),
+    "rows": ("apply_rotary by tables", pn.rotary_tables(50, FREQ), {"rows": PLACES % 50}),
 }  # fmt: skip
 
 
@@ -59,7 +59,7 @@ def one_axis(name: str, x: np.ndarray) -> np.ndarray:
     function, angles, options = CALLS[name]
     copy = in_one_axis(x).astype(np.float64)
     with rotating.computing("reference"):
-        return getattr(pn, function)(copy, *angles, layout="sbhd", **options).reshape(x.shape)
+        return rotating.public(function)(copy, *angles, layout="sbhd", **options).reshape(x.shape)
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -27,14 +27,14 @@ def test_first_frequencies(head_dim, num_heads, torch):
     for rotate in (False, True):
         torch.manual_seed(5)
         expected = theirs(head_dim, 1, num_heads, rotate=rotate)[:, 0]
-        ours = pn.mixed_frequencies(
+        ours = pn.rotary.mixed_frequencies(
             head_dim, num_heads, rotate=rotate, generator=torch.Generator().manual_seed(5)
         )
         assert ours.dtype == torch.float32
         assert ours.shape == (2, num_heads, head_dim // 2)
         # Their angle of up to 2 pi and a quarter turn more is rounded three times; a power.
         assert (ours - expected).abs().max() <= (3 * 2.5 * np.pi + 4) * U
-        from_numpy = pn.mixed_frequencies(
+        from_numpy = pn.rotary.mixed_frequencies(
             head_dim, num_heads, rotate=rotate, dtype=np.float64, generator=np.random.default_rng(0)
         )
         assert from_numpy.dtype == np.float64
@@ -44,7 +44,7 @@ def test_first_frequencies(head_dim, num_heads, torch):
         for direction in (first, second):
             np.testing.assert_allclose(np.hypot(*direction), np.tile(lengths, (num_heads, 1)))
         np.testing.assert_allclose((first * second).sum(0), 0, atol=1e-15)
-        again = pn.mixed_frequencies(
+        again = pn.rotary.mixed_frequencies(
             head_dim, num_heads, rotate=rotate, dtype=np.float64, generator=np.random.default_rng(0)
         )
         np.testing.assert_array_equal(again, from_numpy)
@@ -57,7 +57,7 @@ def test_rotation_of_timm(grid, torch):
     torch.manual_seed(0)
     heads, head_dim, depth = 4, 16, 3
     mixed = timm.RotaryEmbeddingMixed(heads * head_dim, depth, heads)
-    positions = torch.from_numpy(pn.grid_positions(grid))[[1, 0]]  # width, height
+    positions = torch.from_numpy(pn.positions.grid_positions(grid))[[1, 0]]  # width, height
     x = torch.randn(2, heads, positions.shape[1], head_dim)
     for block in range(depth):
         inv_freq = mixed.freqs[:, block].detach()
@@ -78,7 +78,7 @@ def test_frequencies_learn_as_in_timm(torch):
     torch.manual_seed(1)
     heads, head_dim, grid = 2, 8, [4, 3]
     mixed = timm.RotaryEmbeddingMixed(heads * head_dim, 1, heads)
-    positions = torch.from_numpy(pn.grid_positions(grid))[[1, 0]]
+    positions = torch.from_numpy(pn.positions.grid_positions(grid))[[1, 0]]
     x, weights = torch.randn(2, 2, heads, 12, head_dim).unbind()
     theirs = timm.apply_rot_embed_cat(x, mixed.get_embed(grid)[0])
     (expected,) = torch.autograd.grad((theirs * weights).sum(), mixed.freqs)

@@ -59,7 +59,7 @@ def test_mrope_of_transformers(name, section, order, pairing, head_dim, options)
     cos, sin = embedding(tensors[0], torch.from_numpy(positions))
     theirs = modeling.apply_rotary_pos_emb(*tensors, cos, sin)
 
-    axis_map = pn.mrope_axis_map(section, order=order)
+    axis_map = pn.rotary.mrope_axis_map(section, order=order)
     assert np.bincount(axis_map, minlength=3).sum() == pairs
     # Their own float32 frequencies; ERNIE holds its in the order of its sections, which is that of
     # the pairs only once they are put together.
@@ -94,7 +94,7 @@ def test_mrope_of_the_original_hunyuan():
     x = normal(1, 2, s, 2 * pairs).astype(np.float64)
     turned = np.concatenate([-x[..., pairs:], x[..., :pairs]], -1)
     theirs = x * np.cos(angle) + turned * np.sin(angle)
-    rope = pn.Rotary(2 * pairs, inv_freq=inv_freq, axis_map=pn.mrope_axis_map(section))
+    rope = pn.Rotary(2 * pairs, inv_freq=inv_freq, axis_map=pn.rotary.mrope_axis_map(section))
     # float64: the angle is rounded once, 300 * 2^-53, and ours to 2^-60.
     assert np.abs(rope.apply(x, positions) - theirs).max() < 300 * 2.0**-52 * np.abs(x).max()
 
@@ -109,7 +109,9 @@ def test_round_robin_passes_axes_that_have_their_pairs():
                 axis = (axis + 1) % 3
             counts[axis] += 1
             expected.append(axis)
-        np.testing.assert_array_equal(pn.mrope_axis_map(section, order="round_robin"), expected)
+        np.testing.assert_array_equal(
+            pn.rotary.mrope_axis_map(section, order="round_robin"), expected
+        )
 
 
 def test_leftover_pairs_can_have_a_fourth_axis():
@@ -125,7 +127,7 @@ def test_leftover_pairs_can_have_a_fourth_axis():
             expected.append(0)
         else:
             expected.append(3)
-    axis_map = pn.mrope_axis_map(section, order="interleaved", leftover=3)
+    axis_map = pn.rotary.mrope_axis_map(section, order="interleaved", leftover=3)
     np.testing.assert_array_equal(axis_map, expected)
     assert axis_map.dtype == np.int64
     assert (axis_map == 3).sum() == 2
@@ -146,8 +148,8 @@ def test_hunyuan_as_transformers_has_it():
     q, k = (torch.from_numpy(normal(2, heads, 6, head_dim, seed=heads)) for heads in (4, 2))
     theirs = hunyuan.apply_rotary_pos_emb(q, k, *embedding(q, torch.from_numpy(positions)))
     inv_freq = np.tile(embedding.inv_freq.numpy(), 2)
-    axis_map = pn.mrope_axis_map([2 * count for count in section])
-    rope = pn.FullWidthRotary.of_dims(head_dim, inv_freq, axis_map=axis_map)
+    axis_map = pn.rotary.mrope_axis_map([2 * count for count in section])
+    rope = pn.rotary.FullWidthRotary.of_dims(head_dim, inv_freq, axis_map=axis_map)
     angle = positions[axis_map].transpose(1, 2, 0) * inv_freq
     angle = angle.reshape(2, 6, 2, -1).max(2)[:, None]  # of either partner
     for ours, other, x in zip(rope(q, k, positions), theirs, (q, k), strict=True):
@@ -160,11 +162,11 @@ def test_clamped_sections_of_timm():
     timm = timm_layers("pos_embed_sincos")
     for dim, section in ((64, (8, 12, 12)), (72, (12, 12, 12)), (72, (8, 12, 12))):
         embedding = timm.RotaryEmbeddingMRope(dim, mrope_section=section)
-        axis_map = pn.mrope_axis_map(section, order="interleaved", pairs=dim // 2)
+        axis_map = pn.rotary.mrope_axis_map(section, order="interleaved", pairs=dim // 2)
         np.testing.assert_array_equal(axis_map, embedding.axis)
         x = torch.from_numpy(normal(1, 2, 15, dim))
         theirs = timm.apply_rot_embed_cat(x, embedding.get_embed([3, 5]), half=True)
-        grid = np.concatenate([np.zeros((1, 15), np.int64), pn.grid_positions([3, 5])])
+        grid = np.concatenate([np.zeros((1, 15), np.int64), pn.positions.grid_positions([3, 5])])
         inv_freq = embedding.inv_freq.numpy()
         rope = pn.Rotary(dim, inv_freq=inv_freq, axis_map=axis_map)
         angle = grid[axis_map].T * inv_freq
@@ -191,4 +193,4 @@ def test_clamped_sections_of_timm():
 )  # fmt: skip
 def test_bad_sections(error, match, section, options):
     with pytest.raises(error, match=f"mrope_axis_map: {match}"):
-        pn.mrope_axis_map(section, **options)
+        pn.rotary.mrope_axis_map(section, **options)

@@ -227,7 +227,7 @@ def test_large_squares_overflow_as_in_float32(target):
 def test_heads_wider_than_the_scratch(backend):
     """Their angles are computed in pieces."""
     dims = 9000
-    inv_freq = pn.rotary_frequencies(dims)[0]
+    inv_freq = pn.rotary.rotary_frequencies(dims)[0]
     q = numbers((2, 2, dims), np.float32)
     for pairing in ("half", "interleaved", 90):
         options: dict[str, Any] = {"layout": "thd", "pairing": pairing}
@@ -240,7 +240,7 @@ def test_heads_wider_than_the_scratch(backend):
 def test_a_slice_in_heads_that_are_wider(target):
     """Several heads of a token: the rest of each is normed too, and not that of its neighbor."""
     q = numbers((3, 4, 128), np.float32)
-    inv_freq = pn.rotary_frequencies(32)[0]
+    inv_freq = pn.rotary.rotary_frequencies(32)[0]
     result, _ = pn.norm_rotary_qk(q, q.copy(), None, inv_freq, layout="thd")
     for head in range(4):
         one = np.ascontiguousarray(q[:, head])
@@ -294,10 +294,18 @@ def test_as_written_is_what_models_of_transformers_compute(model, dtype):
         else:
             expected = module.apply_rotary_pos_emb(norm(q), norm(k), *full)
         weight = weight_of(norm.weight)
-        results = pn.norm_rotary_qk_tables(
-            q, k, cos, sin, q_weight=weight, k_weight=weight, compute="as_written", **options
+        results = pn.norm_rotary_qk(
+            q,
+            k,
+            None,
+            pn.Tables(cos, sin, compute="as_written"),
+            q_weight=weight,
+            k_weight=weight,
+            **options,
         )
-        once = pn.norm_rotary_qk_tables(q, k, cos, sin, q_weight=weight, k_weight=weight, **options)
+        once = pn.norm_rotary_qk(
+            q, k, None, pn.Tables(cos, sin), q_weight=weight, k_weight=weight, **options
+        )
     step = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-22}[dtype]
     for result, rounded_once, value in zip(results, once, expected, strict=True):
         different = (result != value).double().mean().item()
@@ -316,7 +324,7 @@ def test_the_norm_over_all_heads_is_that_of_olmo2():
     norm = module.Olmo2RMSNorm(8 * 64, eps=1e-6)
     torch.nn.init.normal_(norm.weight, 1.0, 0.5)
     q = torch.randn(2, 9, 8 * 64)
-    inv_freq = torch.tensor(pn.rotary_frequencies(64)[0])
+    inv_freq = torch.tensor(pn.rotary.rotary_frequencies(64)[0])
     with torch.no_grad():
         heads = norm(q).view(2, 9, 8, 64)
         expected = pn.apply_rotary(heads, None, inv_freq, layout="bshd")
@@ -333,7 +341,7 @@ def test_the_norm_after_the_rotation(model):
     module = attention_of(model)
     torch.manual_seed(0)
     q, k = torch.randn(2, 9, 4, 64), torch.randn(2, 9, 2, 64)
-    inv_freq = torch.tensor(pn.rotary_frequencies(64)[0])
+    inv_freq = torch.tensor(pn.rotary.rotary_frequencies(64)[0])
     weight = None
     if model == "llama4":
         norm, pairing = module.Llama4TextL2Norm(1e-6), "interleaved"

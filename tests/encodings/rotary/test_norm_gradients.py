@@ -12,6 +12,8 @@ import torch_cases  # noqa: E402
 from norms import CASES  # noqa: E402
 
 import posenc_native as pn  # noqa: E402
+from posenc_native.core.calls.norms import Norm  # noqa: E402
+from posenc_native.core.calls.rotation import Rotation  # noqa: E402
 from posenc_native.engines.plain import norm_rotary as plain  # noqa: E402
 from posenc_native.engines.torch.turns import frequency_turns  # noqa: E402
 
@@ -37,7 +39,7 @@ def leaves(shape=(2, 3, 2, 8), heads=1, dtype=torch.float64, device="cpu", over=
 
 
 def frequencies(pairs, device="cpu"):
-    return torch.tensor(pn.rotary_frequencies(2 * pairs)[0], device=device)
+    return torch.tensor(pn.rotary.rotary_frequencies(2 * pairs)[0], device=device)
 
 
 @pytest.mark.parametrize("options", SMALL, ids=str)
@@ -55,8 +57,8 @@ def test_gradients_are_those_of_finite_differences(options, device):
     def by_tables(q, k, w_q, w_k):
         cos, sin = pn.rotary_tables(positions, inv_freq, dtype=torch.float64)
         given = {name: x for name, x in options.items() if name != "scale"}
-        return pn.norm_rotary_qk_tables(
-            q, k, cos, sin, q_weight=w_q, k_weight=w_k, layout="bshd", **given
+        return pn.norm_rotary_qk(
+            q, k, None, pn.Tables(cos, sin), q_weight=w_q, k_weight=w_k, layout="bshd", **given
         )
 
     for function in (run, by_tables):
@@ -220,8 +222,8 @@ def test_the_composition_is_what_other_devices_run():
     inv_freq = frequencies(4)
     meta = pn.norm_rotary_qk(q.to("meta"), k.to("meta"), None, inv_freq.to("meta"), layout="bshd")
     assert meta[0].shape == q.shape
-    norm = pn.base.norms.Norm(w, None)
-    rotation = pn.base.rotation.Rotation(None, inv_freq, "bshd")
+    norm = Norm(w, None)
+    rotation = Rotation(None, inv_freq, "bshd")
     results = plain.norm_rotary("f", q, k, rotation, False, norm, frequency_turns)
     for one, value in zip(
         results, pn.norm_rotary_qk(q, k, None, inv_freq, q_weight=w, layout="bshd"), strict=True

@@ -15,9 +15,10 @@ import rotating
 from rotating import Call, each_writing_engine, every_engine
 
 import posenc_native as pn
+from posenc_native.core.calls.rotation import Rotation
 from posenc_native.engines.plain import arrays as reference
 
-FREQ = pn.rotary_frequencies(8)[0]
+FREQ = pn.rotary.rotary_frequencies(8)[0]
 SHORT, LONG = np.array([9, 3, 70000]), np.array([0, 1, 2, 3, 4, 5, 6])
 EACH = np.stack([LONG, LONG[::-1]])
 AXES = np.array([0, 1, 1, 0])
@@ -78,7 +79,7 @@ CALLS: dict[str, tuple[tuple[Any, Any], tuple[Any, ...], dict[str, Any]]] = {
 
 def call_of(name: str, **more: Any) -> Call:
     rotated, angles, options = CALLS[name]
-    function = "apply_rotary_qk" + ("_tables" if "tables" in name else "")
+    function = "apply_rotary_qk" + (" by tables" if "tables" in name else "")
     return Call(function, rotated, angles, {**options, **more})
 
 
@@ -89,9 +90,8 @@ def one_by_one(name: str) -> tuple[np.ndarray, ...]:
     for i, x in enumerate(rotated):
         mine = [a[i] if isinstance(a, tuple) else a for a in angles]
         own = {key: v[i] if isinstance(v, tuple) else v for key, v in options.items()}
-        record = rotating.record_of(tables="tables" in name)(*mine, **own)
-        function = reference.apply_rotary_tables if "tables" in name else reference.apply_rotary
-        results.append(function(x.astype(np.float64), *record, None))
+        record = (rotating.turned_by if "tables" in name else Rotation)(*mine, **own)
+        results.append(reference.apply_rotary(x.astype(np.float64), *record, None))
     return tuple(results)
 
 
@@ -208,7 +208,7 @@ def test_latent_attention_as_in_transformers():
     modeling = outside.module("transformers.models.deepseek_v3.modeling_deepseek_v3")
     q = torch.tensor(heads(2, 16, 5, 192))
     k_pe = torch.tensor(heads(2, 5, 64, seed=1))[:, None]
-    inv_freq, _ = pn.rotary_frequencies(64)
+    inv_freq, _ = pn.rotary.rotary_frequencies(64)
     cos, sin = (
         torch.cat([t, t], -1)[None]
         for t in pn.rotary_tables(torch.arange(5), torch.tensor(inv_freq))

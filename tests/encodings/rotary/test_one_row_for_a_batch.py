@@ -11,7 +11,7 @@ import pytest
 import posenc_native as pn
 
 B, H, S, D = 3, 2, 5, 8
-FREQ = pn.rotary_frequencies(D)[0]
+FREQ = pn.rotary.rotary_frequencies(D)[0]
 AXES = np.array([0, 1, 1, 0])
 ROPE = pn.Rotary(D)
 ROW = np.array([[7, 3, 0, 12, 5]])
@@ -39,16 +39,28 @@ CALLS: dict[str, tuple[Callable[[Any, Any], Any], np.ndarray, int]] = {
                           ROWS, 1),
     "summed axes": (lambda of, p: pn.apply_rotary(of(Q), p, np.stack([FREQ, FREQ[::-1]])[:, None]),
                     ROWS, 1),
-    "tables": (lambda of, p: pn.apply_rotary_tables(of(Q), *pn.rotary_tables(p, FREQ)), ROW, 0),
+    "tables": (
+        lambda of, p: pn.apply_rotary(of(Q), None, pn.Tables(*pn.rotary_tables(p, FREQ))),
+        ROW,
+        0,
+    ),
     "tables of q and k": (
-        lambda of, p: pn.apply_rotary_qk_tables(of(Q), of(K), *pn.rotary_tables(p, FREQ)), ROW, 0
+        lambda of, p: pn.apply_rotary_qk(of(Q), of(K), None, pn.Tables(*pn.rotary_tables(p, FREQ))),
+        ROW, 0,
     ),
     "Rotary": (lambda of, p: ROPE(of(Q), of(K), p), ROW, 0),
     "Rotary.apply": (lambda of, p: ROPE.apply(of(Q), p), ROW, 0),
     "Rotary.bind": (lambda of, p: ROPE.bind(of(Q), of(K))(of(Q), of(K), p), ROW, 0),
-    "apply_xpos": (lambda of, p: pn.apply_xpos(of(Q), of(K), p, FREQ), ROW, 0),
+    "xPos": (
+        lambda of, p: pn.apply_rotary_qk(of(Q), of(K), None, pn.rotary.xpos_tables(p, of(FREQ))),
+        ROW, 0,
+    ),
     "rerotate": (lambda of, p: pn.rerotate(of(Q), p, None, ROPE), ROW, 0),
-    "FullWidthRotary": (lambda of, p: pn.FullWidthRotary(ROPE, ROPE).apply(of(Q), p), ROW, 0),
+    "FullWidthRotary": (
+        lambda of, p: pn.rotary.FullWidthRotary(ROPE, ROPE).apply(of(Q), p),
+        ROW,
+        0,
+    ),
     "add_sinusoidal": (lambda of, p: pn.add_sinusoidal(of(Q[:, 0]), p), ROW, 0),
     "add_sinusoidal, four axes": (
         lambda of, p: pn.add_sinusoidal(of(Q), p), np.stack([ROW, ROW[:, ::-1]], 1), 0
@@ -126,7 +138,7 @@ def test_under_vmap(backend, mapped):
         points = torch.stack([points, points + 100], mapped)
     for function in (
         lambda x, p: pn.apply_rotary(x, p, torch.tensor(FREQ)),
-        lambda x, p: pn.apply_rotary_tables(x, *pn.rotary_tables(p, torch.tensor(FREQ))),
+        lambda x, p: pn.apply_rotary(x, None, pn.Tables(*pn.rotary_tables(p, torch.tensor(FREQ)))),
         lambda x, p: pn.add_sinusoidal(x[:, 0], p),
     ):
         ours = torch.vmap(function, (0, mapped))(x, points)

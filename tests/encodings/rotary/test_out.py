@@ -12,7 +12,7 @@ from targets import written_past_the_cache
 import posenc_native as pn
 
 D, S = 16, 5
-INV_FREQ = pn.rotary_frequencies(D)[0]
+INV_FREQ = pn.rotary.rotary_frequencies(D)[0]
 TABLES = pn.rotary_tables(S, INV_FREQ)
 COMPILED = pytest.param("compiled", marks=pytest.mark.slow)
 WEIGHT = np.linspace(0.5, 1.5, D, dtype=np.float32)
@@ -41,7 +41,7 @@ def norm(i: Inputs, **options: Any) -> Any:
 
 
 def norm_by_tables(i: Inputs, **options: Any) -> Any:
-    return pn.norm_rotary_qk_tables(i.q, i.k, i.cos, i.sin, k_weight=i.weight, **options)
+    return pn.norm_rotary_qk(i.q, i.k, None, pn.Tables(i.cos, i.sin), k_weight=i.weight, **options)
 
 
 def append(i: Inputs, **options: Any) -> Any:
@@ -50,8 +50,8 @@ def append(i: Inputs, **options: Any) -> Any:
 
 
 def append_by_tables(i: Inputs, **options: Any) -> Any:
-    return pn.rotary_append_tables(
-        i.q, i.k, i.v, i.cos, i.sin, i.keys, i.values, i.slots, **options
+    return pn.rotary_append(
+        i.q, i.k, i.v, None, pn.Tables(i.cos, i.sin), i.keys, i.values, i.slots, **options
     )
 
 

@@ -11,12 +11,12 @@ from rotating import Call, each_writing_engine
 
 import posenc_native as pn
 
-FREQ = pn.rotary_frequencies(8)[0]
+FREQ = pn.rotary.rotary_frequencies(8)[0]
 PLACES = np.array([3, 0, 70000, 5, 1])
 COS, SIN = pn.rotary_tables(PLACES, FREQ)
 FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "apply_rotary_qk": (PLACES, FREQ),
-    "apply_rotary_qk_tables": (COS, SIN),
+    "apply_rotary_qk by tables": (COS, SIN),
 }
 
 
@@ -29,7 +29,7 @@ def heads(h: int, seed: int = 0) -> np.ndarray:
 @each_writing_engine
 def test_each_may_stay_where_it_is(engine, function, itself):
     q, k = heads(3), heads(1, 1)
-    expected = getattr(pn, function)(q, k, *FUNCTIONS[function])
+    expected = rotating.public(function)(q, k, *FUNCTIONS[function])
     out = tuple(
         x if i in itself else np.full(x.shape, np.nan, np.float32) for i, x in enumerate((q, k))
     )
@@ -46,7 +46,7 @@ def test_each_may_stay_where_it_is(engine, function, itself):
 def test_the_pair_itself_is_returned(backend, function):
     q, k = heads(3), heads(1, 1)
     out = np.empty_like(q), k
-    results = getattr(pn, function)(q, k, *FUNCTIONS[function], out=out)
+    results = rotating.public(function)(q, k, *FUNCTIONS[function], out=out)
     assert all(ours is given for ours, given in zip(results, out, strict=True))
 
 

@@ -63,7 +63,7 @@ def test_to_the_bits_of_a_rotation_and_a_move(
     for pairs, start, rest in [(64, 0, 0), (32, 64, 32), (8, 3, 5), (24, 0, 1), (4, 1, 0)]:
         if any(type(b) is int and 2 * pairs % b for b in (pairing, out_pairing)):
             continue
-        inv_freq = pn.rotary_frequencies(2 * pairs)[0]
+        inv_freq = pn.rotary.rotary_frequencies(2 * pairs)[0]
         x = heads((2, 3, 7, start + 2 * pairs + rest), dtype)
         options: Any = {"pairing": pairing, "rotary_start": start}
         plain = pn.apply_rotary(x, None, inv_freq, **options)
@@ -86,7 +86,7 @@ def test_any_strides(target: str, data: st.DataObject) -> None:
     x = data.draw(
         number_views(tuple(sizes[letter] for letter in layout), np.dtype("float32"))
     ).array
-    inv_freq = pn.rotary_frequencies(2 * pairs)[0]
+    inv_freq = pn.rotary.rotary_frequencies(2 * pairs)[0]
     options: Any = {"layout": layout, "pairing": pairing, "rotary_start": start}
     plain = pn.apply_rotary(x, None, inv_freq, **options)
     expected = moved(plain, pairing, out_pairing, start, pairs)
@@ -100,7 +100,7 @@ def test_any_strides(target: str, data: st.DataObject) -> None:
 def test_more_pairs_than_are_held_at_a_time(target: str, options: Any) -> None:
     pairs = 2500
     x = heads((2, 3, 2 * pairs))
-    inv_freq = pn.rotary_frequencies(2 * pairs)[0]
+    inv_freq = pn.rotary.rotary_frequencies(2 * pairs)[0]
     plain = pn.apply_rotary(x, None, inv_freq, layout="hsd", pairing=options["pairing"])
     expected = moved(plain, options["pairing"], options["out_pairing"], 0, pairs)
     assert_same_bits(pn.apply_rotary(x, None, inv_freq, layout="hsd", **options), expected)
@@ -112,7 +112,7 @@ def test_more_pairs_than_are_held_at_a_time(target: str, options: Any) -> None:
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_large_results(target: str, options: Any, dtype: str) -> None:
     """Those that are written past the cache, with and without dims that stay."""
-    inv_freq = pn.rotary_frequencies(64)[0]
+    inv_freq = pn.rotary.rotary_frequencies(64)[0]
     for start, width, layout in [(0, 64, "bshd"), (0, 64, "bhsd"), (32, 128, "bshd")]:
         with written_past_the_cache(1 << 20):
             x = heads((1, 80, 80, width), dtype)
@@ -126,7 +126,7 @@ def test_large_results(target: str, options: Any, dtype: str) -> None:
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_q_and_k_by_positions_and_by_tables(backend: str, options: Any) -> None:
     """Also apart, alone, by rows, rounded as written, and turned back."""
-    inv_freq = pn.rotary_frequencies(16)[0]
+    inv_freq = pn.rotary.rotary_frequencies(16)[0]
     q, k = heads((2, 4, 5, 24)), heads((2, 1, 5, 24), seed=1)
     kept = {"pairing": options["pairing"]}
     move = (options["pairing"], options["out_pairing"])
@@ -137,12 +137,12 @@ def test_q_and_k_by_positions_and_by_tables(backend: str, options: Any) -> None:
         (0, lambda q, k, **o: pn.apply_rotary_qk(q, k, None, inv_freq, **o)),
         (0, lambda q, k, **o: pn.apply_rotary_qk(q, k, (None, rows), inv_freq, **o)),
         (8, lambda q, k, **o: pn.apply_rotary_qk(q, k, None, inv_freq, rotary_start=8, **o)),
-        (0, lambda q, k, **o: pn.apply_rotary_qk_tables(q, k, cos, sin, **o)),
-        (0, lambda q, k, **o: pn.apply_rotary_qk_tables(q, k, *tables, rows=rows, **o)),
+        (0, lambda q, k, **o: pn.apply_rotary_qk(q, k, None, pn.Tables(cos, sin), **o)),
+        (0, lambda q, k, **o: pn.apply_rotary_qk(q, k, None, pn.Tables(*tables, rows=rows), **o)),
         (
             0,
-            lambda q, k, **o: pn.apply_rotary_qk_tables(
-                q, k, cos, sin, compute="as_written", inverse=True, **o
+            lambda q, k, **o: pn.apply_rotary_qk(
+                q, k, None, pn.Tables(cos, sin, compute="as_written"), inverse=True, **o
             ),
         ),
     ]
@@ -160,12 +160,12 @@ def test_q_and_k_by_positions_and_by_tables(backend: str, options: Any) -> None:
         for i, x in enumerate(call(q, k, **options)):
             assert_same_bits(into[i], x)
             assert_same_bits(in_place[i], x)
-    x = pn.apply_rotary_tables(q, *tables, rows=rows, **options)
+    x = pn.apply_rotary(q, None, pn.Tables(*tables, rows=rows), **options)
     assert_same_bits(x, calls[4][1](q, k, **options)[0])
 
 
 def test_two_pairings_that_are_one(backend: str) -> None:
-    x, inv_freq = heads((1, 2, 3, 16)), pn.rotary_frequencies(16)[0]
+    x, inv_freq = heads((1, 2, 3, 16)), pn.rotary.rotary_frequencies(16)[0]
     plain = pn.apply_rotary(x, None, inv_freq)
     for out_pairing in ("same", "half", 16):
         ours = pn.apply_rotary(x, None, inv_freq, out_pairing=out_pairing)
@@ -173,7 +173,7 @@ def test_two_pairings_that_are_one(backend: str) -> None:
 
 
 def test_there_and_back(backend: str) -> None:
-    x, inv_freq = heads((1, 2, 3, 16), "float64"), pn.rotary_frequencies(16)[0]
+    x, inv_freq = heads((1, 2, 3, 16), "float64"), pn.rotary.rotary_frequencies(16)[0]
     there = pn.apply_rotary(x, None, inv_freq, pairing=4, out_pairing="half")
     back = pn.apply_rotary(there, None, inv_freq, pairing="half", out_pairing=4, inverse=True)
     np.testing.assert_allclose(back, x, rtol=0, atol=1e-14)
@@ -193,7 +193,7 @@ def torch_and_heads(*shape: int, dtype: Any = None) -> tuple[Any, Any]:
 def test_tensors_have_the_bits_of_arrays(options: Any, dtype: str) -> None:
     torch, x = torch_and_heads(2, 3, 64, 32)
     x = x.to(getattr(torch, dtype))
-    inv_freq = torch.tensor(pn.rotary_frequencies(32)[0])
+    inv_freq = torch.tensor(pn.rotary.rotary_frequencies(32)[0])
     plain = pn.apply_rotary(x, None, inv_freq, pairing=options["pairing"])
     expected = x.clone()
     taken, given = (torch.tensor(dims_of_pairs(pairing, 16)) for pairing in options.values())
@@ -218,7 +218,7 @@ def test_tensors_have_the_bits_of_arrays(options: Any, dtype: str) -> None:
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_gradients(options: Any) -> None:
     torch, x = torch_and_heads(2, 2, 3, 20, dtype=__import__("torch").float64)
-    inv_freq = torch.tensor(pn.rotary_frequencies(16)[0], dtype=torch.float64)
+    inv_freq = torch.tensor(pn.rotary.rotary_frequencies(16)[0], dtype=torch.float64)
     positions = torch.tensor([0.5, 3.0, 7.25], dtype=torch.float64)
     tables = pn.rotary_tables(positions, inv_freq, dtype=torch.float64)
 
@@ -229,7 +229,7 @@ def test_gradients(options: Any) -> None:
         return pn.apply_rotary_qk(q, k, positions, inv_freq, rotary_start=2, **options)
 
     def by_tables(x):
-        return pn.apply_rotary_tables(x, *tables, rotary_start=2, **options)
+        return pn.apply_rotary(x, None, pn.Tables(*tables), rotary_start=2, **options)
 
     def in_place(x):
         return pn.apply_rotary(y := x * 1, positions, inv_freq, out=y, **options)
@@ -254,7 +254,7 @@ def test_gradients_of_frequencies_are_those_of_a_rotation_and_a_move(
 
     native = backend.implementation
     x, grad = heads((2, 4, 70, 24), dtype), heads((2, 4, 70, 24), dtype, seed=1)
-    inv_freq, positions = pn.rotary_frequencies(16)[0], np.arange(70.0)
+    inv_freq, positions = pn.rotary.rotary_frequencies(16)[0], np.arange(70.0)
     move = (options["pairing"], options["out_pairing"])
     rotation = (positions, inv_freq, "bhsd", move[0], 2, None, 1.0, False)
     expected = native.rotary_backward((grad,), (x,), *rotation, True)
@@ -278,7 +278,7 @@ def test_gradients_of_frequencies_are_those_of_a_rotation_and_a_move(
 
 def test_compiled() -> None:
     torch, x = torch_and_heads(2, 3, 5, 16)
-    inv_freq = torch.tensor(pn.rotary_frequencies(16)[0])
+    inv_freq = torch.tensor(pn.rotary.rotary_frequencies(16)[0])
     options: Any = OPTIONS[0]
 
     def call(x):
@@ -302,7 +302,7 @@ def test_deepseek_of_transformers() -> None:
         "transformers.models.deepseek_v3.modeling_deepseek_v3", reason=reason
     )
     k = q[:, :1].flip(-1)
-    inv_freq = pn.rotary_frequencies(16)[0]
+    inv_freq = pn.rotary.rotary_frequencies(16)[0]
     cos, sin = (torch.cat((t, t), -1)[None] for t in pn.rotary_tables(torch.arange(6), inv_freq))
     theirs = module.apply_rotary_pos_emb_interleave(q, k, cos, sin)
     ours = pn.apply_rotary_qk(q, k, None, inv_freq, **OPTIONS[0])
@@ -313,7 +313,7 @@ def test_deepseek_of_transformers() -> None:
 @pytest.mark.parametrize("bad", ["neox", 3, 6, None, True, 2.0])
 def test_errors(bad: Any, backend: str) -> None:
     """In the words of the caller, from arrays and tensors alike, with nothing written."""
-    x, inv_freq = heads((1, 2, 3, 16)), pn.rotary_frequencies(16)[0]
+    x, inv_freq = heads((1, 2, 3, 16)), pn.rotary.rotary_frequencies(16)[0]
     torch = pytest.importorskip("torch")
     kind = TypeError if bad in (None, 2.0) or bad is True else ValueError
     for to in (lambda a: a.copy(), torch.tensor):
@@ -328,7 +328,7 @@ def test_functions_that_norm_have_none() -> None:
     torch, x = torch_and_heads(1, 2, 3, 16)
     from posenc_native.engines.torch.library import ops
 
-    inv_freq = torch.tensor(pn.rotary_frequencies(16)[0])
+    inv_freq = torch.tensor(pn.rotary.rotary_frequencies(16)[0])
     given = {"q": x, "k": x.clone(), "inv_freq": inv_freq, "out_pairing": "interleaved"}
     plain = {"layout": "bhsd", "pairing": "half", "rotary_start": 0, "scale": 1.0, "norm": True,
              "inverse": False, "k_start": -1, "compute": "float32", "eps": 1e-6,

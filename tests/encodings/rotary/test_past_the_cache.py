@@ -40,7 +40,7 @@ def test_rows_at_any_place(target, dtype, layout, pairing):
         for rotated, start in {(head_dim, 0), (head_dim // 2, 0), (head_dim // 2, head_dim // 4)}:
             if pairing == 16 and rotated % 16:
                 continue
-            inv_freq = pn.rotary_frequencies(rotated)[0]
+            inv_freq = pn.rotary.rotary_frequencies(rotated)[0]
             options = {"layout": layout, "pairing": pairing, "rotary_start": start}
             in_gap, out_gap = rng.choice([0, 0, head_dim, 32], 2)
             x, _ = surrounded(shape, in_gap, 0, number)

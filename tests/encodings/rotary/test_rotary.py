@@ -11,11 +11,11 @@ from arrays import aligned_rows, number_views, position_views, unsigned, views
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import DTYPES, assert_close, assert_same_bits
+from rotating import turned_by
 from rotations import AXES, LAYOUTS, assert_rotated, double, frequencies, magnitude
 from targets import NEEDS_NATIVE, written_past_the_cache
 
 import posenc_native as pn
-from posenc_native.core.calls.rotation import TableRotation
 from posenc_native.engines.plain import arrays as reference
 
 pytestmark = [NEEDS_NATIVE, pytest.mark.usefixtures("low_threshold")]
@@ -225,10 +225,10 @@ def test_any_pair_by_tables(target, data, dtype):
     x, cos, sin, options = data.draw(table_calls(DTYPES[dtype]))
 
     def pair(q: np.ndarray, k: np.ndarray, **more: Any) -> Any:
-        return pn.apply_rotary_qk_tables(q, k, cos, sin, **options, **more)
+        return pn.apply_rotary_qk(q, k, None, pn.Tables(cos, sin), **options, **more)
 
     def one(x: np.ndarray) -> np.ndarray:
-        return pn.apply_rotary_tables(x, cos, sin, **options)
+        return pn.apply_rotary(x, None, pn.Tables(cos, sin), **options)
 
     assert_pair_rotates_as_each_alone(data, x, options["layout"], pair, one)
 
@@ -236,17 +236,15 @@ def test_any_pair_by_tables(target, data, dtype):
 @given(data=st.data(), dtype=st.sampled_from(list(DTYPES)))
 def test_any_rotation_by_tables(target, data, dtype):
     x, cos, sin, options = data.draw(table_calls(DTYPES[dtype]))
-    actual = pn.apply_rotary_tables(x, cos, sin, **options)
-    exact = reference.apply_rotary_tables(
-        double(x), *TableRotation(double(cos), double(sin), **options), None
-    )
+    actual = pn.apply_rotary(x, None, pn.Tables(cos, sin), **options)
+    exact = reference.apply_rotary(double(x), *turned_by(double(cos), double(sin), **options), None)
     largest = max(np.abs(double(cos)).max(initial=0), np.abs(double(sin)).max(initial=0), 1.0)
     terms = magnitude(
         x, cos.shape[-1], options["layout"], options["pairing"], options["rotary_start"]
     )
     assert_close(actual, exact, terms * largest)
     out = data.draw(number_views(x.shape, DTYPES[dtype]))
-    assert pn.apply_rotary_tables(x, cos, sin, out=out.array, **options) is out.array
+    assert pn.apply_rotary(x, None, pn.Tables(cos, sin), out=out.array, **options) is out.array
     assert_same_bits(out.array, actual)
     out.assert_rest_untouched()
 
@@ -280,12 +278,11 @@ def test_query_and_key_of_one_buffer(target, dtype, name, by_tables):
     before = packed.copy()
     values = v.copy()
     if by_tables:
-        one, pair = pn.apply_rotary_tables, pn.apply_rotary_qk_tables
-        angles = pn.rotary_tables(positions, frequencies(32))
+        angles = None, pn.Tables(*pn.rotary_tables(positions, frequencies(32)))
     else:
-        one, pair, angles = pn.apply_rotary, pn.apply_rotary_qk, (positions, frequencies(32))
-    expected = [one(x.copy(), *angles, layout="bshd") for x in (q, k)]
-    pair(q, k, *angles, layout="bshd", inplace=True)
+        angles = positions, frequencies(32)
+    expected = [pn.apply_rotary(x.copy(), *angles, layout="bshd") for x in (q, k)]
+    pn.apply_rotary_qk(q, k, *angles, layout="bshd", inplace=True)
     assert_same_bits(q, expected[0])
     assert_same_bits(k, expected[1])
     assert_same_bits(v, values)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from oracle import DTYPES, HALF_DTYPES, PRECISION, assert_same_bits
+from rotating import turned_by
 from rotations import LAYOUTS, double, frequencies, interleave
 from targets import NEEDS_NATIVE
 
@@ -33,7 +34,7 @@ def rotate_by(x: np.ndarray, cos: np.ndarray, sin: np.ndarray, pairing: str) -> 
     pairs = np.concatenate([a, b], axis=1)
     heads = pairs if pairing == "half" else interleave(pairs)
     tables = (table[:count].reshape(-1, 24) for table in (cos, sin))
-    rotated = pn.apply_rotary_tables(heads, *tables, layout="sd", pairing=pairing)
+    rotated = pn.apply_rotary(heads, None, pn.Tables(*tables), layout="sd", pairing=pairing)
     if pairing == "half":
         return rotated[:, :24].ravel(), rotated[:, 24:].ravel()
     return rotated[:, ::2].ravel(), rotated[:, 1::2].ravel()
@@ -190,11 +191,10 @@ def test_as_written_has_one_result(target, pairing, dtype):
         x = x[..., ::-1] if layout == "bhsd" else x
         shape = (9, 24) if "t" in layout else (2, 7, 24) if "b" in layout else (7, 24)
         cos, sin = rng.standard_normal((2, *shape)).astype(np.float32)
-        actual = pn.apply_rotary_tables(
-            x, cos, sin, layout=layout, pairing=pairing, rotary_start=3, inverse=inverse,
-            compute="as_written",
-        )  # fmt: skip
-        expected = reference.apply_rotary_tables(
-            x, cos, sin, layout, pairing, 3, inverse, "as_written", None
+        tables = pn.Tables(cos, sin, compute="as_written")
+        actual = pn.apply_rotary(
+            x, None, tables, layout=layout, pairing=pairing, rotary_start=3, inverse=inverse
         )
+        record = turned_by(cos, sin, layout, pairing, 3, inverse=inverse, compute="as_written")
+        expected = reference.apply_rotary(x, *record, None)
         assert_same_bits(actual, expected)

@@ -55,7 +55,7 @@ def test_tables_rotate_to_the_same_bits(target, dtype):
     table_dtype = np.float64 if dtype == "float64" else np.float32
     for pairing in ("half", "interleaved", 16):
         cos, sin = pn.rotary_tables(positions, frequencies(40), scale=1.2, dtype=table_dtype)
-        by_tables = pn.apply_rotary_tables(x, cos, sin, layout="hsd", pairing=pairing)
+        by_tables = pn.apply_rotary(x, None, pn.Tables(cos, sin), layout="hsd", pairing=pairing)
         by_phase = pn.apply_rotary(
             x, positions, frequencies(40), layout="hsd", pairing=pairing, scale=1.2
         )
@@ -87,18 +87,19 @@ def test_tables_of_one_head_are_read_where_they_are(
     with_gaps[..., 0] = tables
     sin = np.zeros((batch_of_tables, 2, 7, head_dim), table_dtype)[..., : head_dim // 2]
     sin[...] = tables[1]
-    options = {"layout": "bhsd", "pairing": pairing, "inverse": inverse, "compute": compute}
+    options = {"layout": "bhsd", "pairing": pairing, "inverse": inverse}
     expected = np.concatenate(
         [
-            pn.apply_rotary_tables(row[None], *(t[None, ..., 0] for t in tables_of_row), **options)
-            for row, tables_of_row in zip(
-                x, itertools.cycle(with_gaps.swapaxes(0, 1)), strict=False
+            pn.apply_rotary(
+                row[None], None, pn.Tables(*given[:, None, ..., 0], compute=compute), **options
             )
+            for row, given in zip(x, itertools.cycle(with_gaps.swapaxes(0, 1)), strict=False)
         ]
     )
     out = x.copy() if place == "in place" else np.empty_like(x)
+    given = pn.Tables(cos, sin, compute=compute)
     with contextlib.nullcontext() if place != "past the cache" else written_past_the_cache():
-        pn.apply_rotary_tables(out if place == "in place" else x, cos, sin, out=out, **options)
+        pn.apply_rotary(out if place == "in place" else x, None, given, out=out, **options)
     assert np.array_equal(unsigned(out), unsigned(expected))
     assert np.isnan(out.astype(np.float64)).any()
 
@@ -158,7 +159,7 @@ def test_large_outputs_are_the_same_bits(target, pairing, dtype):
     tables = pn.rotary_tables(positions, inv_freq, dtype="f8" if dtype == "float64" else "f4")
     for fresh, key in (
         pn.apply_rotary_qk(x, x[:2], positions, inv_freq, **options),
-        pn.apply_rotary_qk_tables(x, x[:2], *tables, **options),
+        pn.apply_rotary_qk(x, x[:2], None, pn.Tables(*tables), **options),
     ):
         assert np.array_equal(unsigned(fresh), unsigned(expected))
         assert np.array_equal(unsigned(key), unsigned(expected[:2]))

@@ -12,7 +12,7 @@ from rotating import Call, each_engine, each_writing_engine
 import posenc_native as pn
 from posenc_native.engines.plain import arrays as reference
 
-FREQ = pn.rotary_frequencies(8)[0]
+FREQ = pn.rotary.rotary_frequencies(8)[0]
 CACHE = pn.rotary_tables(50, FREQ)  # [50, 4]
 AXES = np.array([0, 2, 1, 0])
 ROWS = np.array([7, 0, 49, 7, 3])
@@ -85,15 +85,15 @@ def head_by_head(layout: str, x: np.ndarray, tables: Any, options: dict[str, Any
     results = []
     for head in range(moved.shape[1]):
         cos, sin = (table[:, head % table.shape[1]] for table in wide)
-        record = rotating.record_of(tables=True)(cos, sin, "bsd", **kept)
-        results.append(reference.apply_rotary_tables(moved[:, head], *record, None))
+        record = rotating.turned_by(cos, sin, "bsd", **kept)
+        results.append(reference.apply_rotary(moved[:, head], *record, None))
     stacked = np.stack(results, 1)
     return (stacked if "b" in layout else stacked[0]).transpose(np.argsort(order))
 
 
 def call_of(name: str, **more: Any) -> Call:
     layout, x, tables, options = CALLS[name]
-    return Call("apply_rotary_tables", (x,), tables, {"layout": layout, **options, **more})
+    return Call("apply_rotary by tables", (x,), tables, {"layout": layout, **options, **more})
 
 
 @each_engine
@@ -110,9 +110,9 @@ def test_of_q_and_k(engine):
     for name, (layout, x, tables, options) in CALLS.items():
         named = {"layout": layout, **options}
         pair = (x.copy(), x[::-1].copy())
-        both[name] = Call("apply_rotary_qk_tables", pair, tables, {**named, "inplace": True})
+        both[name] = Call("apply_rotary_qk by tables", pair, tables, {**named, "inplace": True})
         for i, y in enumerate(pair):
-            alone[name, i] = Call("apply_rotary_tables", (y.copy(),), tables, named)
+            alone[name, i] = Call("apply_rotary by tables", (y.copy(),), tables, named)
     expected = rotating.results_of_all(engine, alone)
     for name, results in rotating.results_of_all(engine, both).items():
         for i, ours in enumerate(results):
@@ -126,7 +126,7 @@ def test_of_q_and_k(engine):
 def test_engines_agree_to_the_bit(engine, name, dtype):
     layout, x, tables, options = CALLS[name]
     call = Call(
-        "apply_rotary_tables",
+        "apply_rotary by tables",
         (x.astype(dtype),),
         tuple(table.astype(dtype) for table in tables),
         {"layout": layout, **options},
@@ -149,7 +149,7 @@ def test_gradients_reach_the_rows_of_tables():
     torch = pytest.importorskip("torch")
     cos, sin = (torch.tensor(t, requires_grad=True) for t in CACHE)
     rows = torch.tensor(EACH)
-    pn.apply_rotary_tables(torch.tensor(Q), cos, sin, rows=rows).sum().backward()
+    pn.apply_rotary(torch.tensor(Q), None, pn.Tables(cos, sin, rows=rows)).sum().backward()
     assert cos.grad is not None
     used = torch.zeros(50, dtype=torch.bool)
     used[rows.flatten()] = True
@@ -160,33 +160,40 @@ def test_rows_of_q_and_of_k(backend):
     """A query at the end of its keys: one cache of angles, rows of its own for each."""
     q, k = heads(2, 4, 1, 8), heads(2, 2, 9, 8)
     rows = np.array([8]), np.arange(9)
-    both = pn.apply_rotary_qk_tables(q, k, *CACHE, rows=rows)
-    np.testing.assert_array_equal(both[0], pn.apply_rotary_tables(q, *CACHE, rows=rows[0]))
-    np.testing.assert_array_equal(both[1], pn.apply_rotary_tables(k, *CACHE, rows=rows[1]))
-    alone = pn.apply_rotary_qk_tables(None, k, *CACHE, rows=rows)[1]
+    both = pn.apply_rotary_qk(q, k, None, pn.Tables(*CACHE, rows=rows))
+    np.testing.assert_array_equal(
+        both[0], pn.apply_rotary(q, None, pn.Tables(*CACHE, rows=rows[0]))
+    )
+    np.testing.assert_array_equal(
+        both[1], pn.apply_rotary(k, None, pn.Tables(*CACHE, rows=rows[1]))
+    )
+    alone = pn.apply_rotary_qk(None, k, None, pn.Tables(*CACHE, rows=rows))[1]
     np.testing.assert_array_equal(alone, both[1])
 
 
 def test_tables_of_heads_where_k_has_fewer(backend):
     q, k = heads(2, 4, 5, 8), heads(2, 2, 5, 8)
     (q_cos, q_sin), (k_cos, k_sin) = angles(2, 4, 5, 4), angles(1, 2, 5, 4)
-    both = pn.apply_rotary_qk_tables(q, k, (q_cos, k_cos), (q_sin, k_sin))
-    np.testing.assert_array_equal(both[0], pn.apply_rotary_tables(q, q_cos, q_sin))
-    np.testing.assert_array_equal(both[1], pn.apply_rotary_tables(k, k_cos, k_sin))
+    both = pn.apply_rotary_qk(q, k, None, pn.Tables((q_cos, k_cos), (q_sin, k_sin)))
+    np.testing.assert_array_equal(both[0], pn.apply_rotary(q, None, pn.Tables(q_cos, q_sin)))
+    np.testing.assert_array_equal(both[1], pn.apply_rotary(k, None, pn.Tables(k_cos, k_sin)))
 
 
 def test_no_row_is_read_that_is_not_there():
     """Kernels of CUDA get rows that nobody has looked at: the nearest is taken."""
     torch = pytest.importorskip("torch")
     from posenc_native.engines.plain import rotary
+    from posenc_native.engines.torch.turns import frequency_turns
 
     rows = torch.tensor([-5, 0, 60, 49, 2**40])
-    record = rotating.record_of(tables=True)(*map(torch.tensor, CACHE), rows=rows)
+    record = rotating.turned_by(*map(torch.tensor, CACHE), rows=rows)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rotary, "readable", lambda *tensors: False)
-        (ours,) = rotary.apply_rotary_tables("test", (torch.tensor(Q),), record)
+        (ours,) = rotary.apply_rotary("test", (torch.tensor(Q),), record, frequency_turns)
     clamped = np.clip(rows.numpy(), 0, 49)
-    rotating.assert_close((ours.numpy(),), (pn.apply_rotary_tables(Q, *CACHE, rows=clamped),))
+    rotating.assert_close(
+        (ours.numpy(),), (pn.apply_rotary(Q, None, pn.Tables(*CACHE, rows=clamped)),)
+    )
 
 
 # As other projects call it
@@ -204,8 +211,8 @@ def test_as_vllm_rotates_by_its_cache():
     x1, x2 = heads_of[..., :8].chunk(2, dim=-1)
     turned = torch.cat((x1 * cos - x2 * sin, x2 * cos + x1 * sin), -1)
     expected = torch.cat((turned, heads_of[..., 8:]), -1)
-    ours = pn.apply_rotary_tables(
-        heads_of, cache[:, :4], cache[:, 4:], rows=positions, layout="thd"
+    ours = pn.apply_rotary(
+        heads_of, None, pn.Tables(cache[:, :4], cache[:, 4:], rows=positions), layout="thd"
     )
     torch.testing.assert_close(ours, expected, rtol=0, atol=1e-6)
 
@@ -216,11 +223,11 @@ def test_as_onnx_rotates_by_position_ids():
     cos, sin = (table[position_ids][:, None] for table in CACHE)
     x1, x2 = np.split(Q, 2, axis=-1)
     expected = np.concatenate((cos * x1 - sin * x2, sin * x1 + cos * x2), axis=-1)
-    ours = pn.apply_rotary_tables(Q, *CACHE, rows=position_ids)
+    ours = pn.apply_rotary(Q, None, pn.Tables(*CACHE, rows=position_ids))
     rotating.assert_close((ours,), (expected,))
     x1, x2 = Q[..., ::2], Q[..., 1::2]
     pairs = np.stack((cos * x1 - sin * x2, sin * x1 + cos * x2), -1).reshape(Q.shape)
-    ours = pn.apply_rotary_tables(Q, *CACHE, rows=position_ids, pairing="interleaved")
+    ours = pn.apply_rotary(Q, None, pn.Tables(*CACHE, rows=position_ids), pairing="interleaved")
     rotating.assert_close((ours,), (pairs,))
 
 
@@ -238,5 +245,5 @@ def test_sections_as_in_qwen2_vl():
     rotated = torch.cat((-q[..., 4:], q[..., :4]), -1)
     expected = q * cos + rotated * sin
     axis_map = torch.tensor([0, 1, 1, 2])
-    ours = pn.apply_rotary_tables(q, *half, axis_map=axis_map)
+    ours = pn.apply_rotary(q, None, pn.Tables(*half, axis_map=axis_map))
     torch.testing.assert_close(ours, expected, rtol=0, atol=2e-6)

@@ -24,11 +24,22 @@ import posenc_native as pn
 
 U = 2.0**-24
 D = 32
-INV_FREQ = pn.rotary_frequencies(D)[0]
+INV_FREQ = pn.rotary.rotary_frequencies(D)[0]
 
 
 def normal(*shape, seed=0, dtype=np.float32):
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def rotated(q, k, positions=None, inv_freq=INV_FREQ, *, layout="bhsd", **options):
+    """q and k by tables of these positions, None for each from 0; tables of float64 for float64."""
+    if positions is None:
+        positions = tuple(np.arange(x.shape[layout.index("s")]) for x in (q, k))
+    names = ("center", "scale_base", "gamma", "scale")
+    of_tables = {name: options.pop(name) for name in names if name in options}
+    dtype = q.dtype if q.dtype.itemsize == 8 else None
+    tables = pn.rotary.xpos_tables(positions, inv_freq, dtype=dtype, **of_tables)
+    return pn.apply_rotary_qk(q, k, None, tables, layout=layout, **options)
 
 
 def zeta(dim=D, gamma=0.4):
@@ -83,7 +94,7 @@ def assert_within(actual, expected, bound):
 def test_the_formula(pairing, dtype, u, center):
     q, k = normal(2, 3, 9, D, dtype=dtype), normal(2, 1, 9, D, seed=1, dtype=dtype)
     positions = np.array([0, 1, 2, 50, 511, 512, 1000, 4000, 20000])
-    results = pn.apply_xpos(q, k, positions, INV_FREQ, center=center, pairing=pairing)
+    results = rotated(q, k, positions, center=center, pairing=pairing)
     for x, sign, result in ((q, 1, results[0]), (k, -1, results[1])):
         assert result.dtype == dtype
         # Ours: a table (u of the factor) and 3 roundings; the formula's angle is off by 2^-53 of
@@ -95,7 +106,7 @@ def test_the_formula(pairing, dtype, u, center):
 
 
 def test_scale_base_gamma_and_scale():
-    (cos_q, sin_q), (cos_k, sin_k) = pn.xpos_tables(
+    (cos_q, cos_k), (sin_q, sin_k), *_ = pn.rotary.xpos_tables(
         np.array([5, 100]), INV_FREQ, center=3, scale_base=64, gamma=0.1, scale=2.0,
         dtype=np.float64,
     )  # fmt: skip
@@ -115,17 +126,14 @@ def test_scores_depend_on_the_distance_alone_and_decay():
     x, y = (np.broadcast_to(v, (len(positions), D)) for v in (q, k))
     scores = []
     for shift in (0, 1234):
-        far, near = pn.apply_xpos(
-            x, y, positions + shift, INV_FREQ, k_positions=np.full(len(positions), shift),
-            layout="sd",
-        )  # fmt: skip
+        at = positions + shift, np.full(len(positions), shift)
+        far, near = rotated(x, y, at, layout="sd")
         scores.append((far * near).sum(-1))
     # 1234 positions from the center factors reach 1.3e1, so that terms are off by as much more.
     np.testing.assert_allclose(scores[0], scores[1], rtol=0, atol=64 * 20 * 2.0**-53 * D)
     pairs = q[: D // 2] ** 2 + q[D // 2 :] ** 2
-    far, near = pn.apply_xpos(
-        x, x, positions, INV_FREQ * 0, k_positions=np.zeros(len(positions)), layout="sd"
-    )
+    at = positions, np.zeros(len(positions))
+    far, near = rotated(x, x, at, INV_FREQ * 0, layout="sd")
     decayed = (zeta() ** (positions[:, None] / 512) * pairs).sum(-1)
     np.testing.assert_allclose((far * near).sum(-1), decayed, rtol=64 * 2.0**-53)
     assert (np.diff(decayed) < 0).all()
@@ -152,16 +160,14 @@ def test_torchscale(length):
     q, k = (normal(length, D, seed=i, dtype=np.float64) for i in (0, 1))
     options = {"layout": "sd", "pairing": "interleaved"}
     center = (length + 1) // 2
-    ours = pn.apply_xpos(q, k, None, INV_FREQ, center=center, **options)
+    ours = rotated(q, k, center=center, **options)
     for x, theirs, downscale in ((q, ours[0], False), (k, ours[1], True)):
         np.testing.assert_allclose(
             theirs, torchscale(x, 0, downscale), rtol=0, atol=64 * 2.0**-53 * np.abs(x).max()
         )
     # A step of decoding: all keys again, the last query.
-    step, _ = pn.apply_xpos(
-        q[-1:], k, np.array([length - 1]), INV_FREQ, k_positions=np.arange(length), center=center,
-        **options,
-    )  # fmt: skip
+    at = np.array([length - 1]), np.arange(length)
+    step, _ = rotated(q[-1:], k, at, center=center, **options)
     np.testing.assert_allclose(
         step, torchscale(q[-1:], length - 1, False), rtol=0, atol=64 * 2.0**-53 * np.abs(q).max()
     )
@@ -175,7 +181,7 @@ def test_rotary_embedding_torch(length):
     q, k = normal(1, 2, length, D), normal(1, 2, length, D, seed=1)
     with torch.no_grad():
         expected = theirs.rotate_queries_and_keys(torch.from_numpy(q), torch.from_numpy(k))
-    results = pn.apply_xpos(q, k, None, INV_FREQ, center="length", pairing="interleaved")
+    results = rotated(q, k, center="length", pairing="interleaved")
     positions, center = np.arange(length), length // 2
     for x, sign, result, other in zip((q, k), (1, -1), results, expected, strict=True):
         assert_within(result, other.numpy(), their_bound(x, positions, center, sign))
@@ -192,7 +198,7 @@ def test_x_transformers(length):
         module.apply_rotary_pos_emb(torch.from_numpy(x), freqs, f)
         for x, f in ((q, factor), (k, factor**-1))
     ]
-    results = pn.apply_xpos(q, k, None, INV_FREQ, center="length", pairing="interleaved")
+    results = rotated(q, k, center="length", pairing="interleaved")
     positions, center = np.arange(length), length // 2
     for x, sign, result, other in zip((q, k), (1, -1), results, expected, strict=True):
         assert_within(result, other.numpy(), their_bound(x, positions, center, sign))
@@ -210,16 +216,16 @@ def test_keys_stay_valid_with_a_fixed_centre_and_not_with_the_length():
     q, k = (normal(1, 2, length, D, seed=i, dtype=np.float64) for i in (0, 1))
     whole = {}
     for center in (0.0, 256.0, "length"):
-        whole[center] = scores_of(*pn.apply_xpos(q, k, None, INV_FREQ, center=center))
+        whole[center] = scores_of(*rotated(q, k, center=center))
     # The center cancels.
     np.testing.assert_allclose(whole[0.0], whole[256.0], rtol=0, atol=1e-12)
     np.testing.assert_allclose(whole[0.0], whole["length"], rtol=0, atol=1e-12)
 
     for center in whole:
-        cached = pn.apply_xpos(q[:, :, :first], k[:, :, :first], None, INV_FREQ, center=center)[1]
+        cached = rotated(q[:, :, :first], k[:, :, :first], center=center)[1]
         positions = np.arange(first, length)
-        new_q, new_k = pn.apply_xpos(
-            q[:, :, first:], k[:, :, first:], positions, INV_FREQ,
+        new_q, new_k = rotated(
+            q[:, :, first:], k[:, :, first:], positions,
             # The length is that of all keys, as a library that re-centres has it.
             center=length // 2 if center == "length" else center,
         )  # fmt: skip
@@ -234,31 +240,11 @@ def test_keys_stay_valid_with_a_fixed_centre_and_not_with_the_length():
 def test_q_and_k_of_different_lengths_heads_and_batched_positions():
     q, k = normal(2, 3, 4, D), normal(2, 1, 7, D, seed=1)
     at_q, at_k = np.array([[3, 4, 5, 6], [0, 1, 2, 3]]), np.arange(7) + np.array([[0], [5]])
-    ours = pn.apply_xpos(q, k, at_q, INV_FREQ, k_positions=at_k, center=2)
+    ours = rotated(q, k, (at_q, at_k), center=2)
     for b in range(2):
-        other = pn.apply_xpos(q[b], k[b], at_q[b], INV_FREQ, k_positions=at_k[b], center=2,
-                              layout="hsd")  # fmt: skip
+        other = rotated(q[b], k[b], (at_q[b], at_k[b]), center=2, layout="hsd")
         np.testing.assert_array_equal(ours[0][b], other[0])
         np.testing.assert_array_equal(ours[1][b], other[1])
-    # None for both: each from 0.
-    ours = pn.apply_xpos(q, k, None, INV_FREQ)
-    other = pn.apply_xpos(q, k, np.arange(4), INV_FREQ, k_positions=np.arange(7))
-    np.testing.assert_array_equal(ours[0], other[0])
-    np.testing.assert_array_equal(ours[1], other[1])
-
-
-def test_in_place_and_a_slice_of_the_head():
-    q, k = normal(2, 3, 5, D + 8), normal(2, 1, 5, D + 8, seed=1)
-    expected = pn.apply_xpos(q, k, None, INV_FREQ, rotary_start=8)
-    np.testing.assert_array_equal(expected[0][..., :8], q[..., :8])
-    np.testing.assert_array_equal(
-        expected[1][..., 8:], pn.apply_xpos(q[..., 8:], k[..., 8:], None, INV_FREQ)[1]
-    )
-    results = pn.apply_xpos(q, k, None, INV_FREQ, rotary_start=8, inplace=True)
-    assert results[0] is q
-    assert results[1] is k
-    np.testing.assert_array_equal(q, expected[0])
-    np.testing.assert_array_equal(k, expected[1])
 
 
 # --- Range
@@ -267,26 +253,24 @@ def test_in_place_and_a_slice_of_the_head():
 def test_positions_too_far_from_the_centre_are_an_error():
     reach = int(87 / -math.log(0.4 / 1.4) * 512)
     near = np.array([-reach, reach])
-    for cos, sin in pn.xpos_tables(near, INV_FREQ):
+    tables = pn.rotary.xpos_tables(near, INV_FREQ)
+    for cos, sin in zip(tables.cos, tables.sin, strict=True):
         size = np.hypot(cos.astype(np.float64), sin)
         assert np.isfinite(size).all()
         assert size.min() > np.finfo(np.float32).tiny  # a normal number on either side
     for positions in (near + 2, near - 2):
         with pytest.raises(ValueError, match=r"positions: expected within 3555\d of the center, 0"):
-            pn.xpos_tables(positions, INV_FREQ)
-    pn.xpos_tables(near + 10**6, INV_FREQ, center=1e6)
-    pn.xpos_tables(8 * near, INV_FREQ, dtype=np.float64)
+            pn.rotary.xpos_tables(positions, INV_FREQ)
+    pn.rotary.xpos_tables(near + 10**6, INV_FREQ, center=1e6)
+    pn.rotary.xpos_tables(8 * near, INV_FREQ, dtype=np.float64)
     with pytest.raises(ValueError, match="positions: expected within"):
-        pn.xpos_tables(9 * near, INV_FREQ, dtype=np.float64)
-    q = normal(1, 1, 1, D)
-    for k_positions, positions in ((near[1:] + 2, near[1:]), (near[1:], near[1:] + 2)):
-        before = q.copy()
-        with pytest.raises(ValueError, match="apply_xpos: positions: expected within"):
-            pn.apply_xpos(q, q.copy(), positions, INV_FREQ, k_positions=k_positions, inplace=True)
-        np.testing.assert_array_equal(q, before)
+        pn.rotary.xpos_tables(9 * near, INV_FREQ, dtype=np.float64)
+    for pair in ((near[1:], near[1:] + 2), (near[1:] + 2, near[1:])):
+        with pytest.raises(ValueError, match="positions: expected within"):
+            pn.rotary.xpos_tables(pair, INV_FREQ)
     for count in (0, 1):
-        (cos, _), _ = pn.xpos_tables(count, INV_FREQ)
-        assert cos.shape == (count, D // 2)
+        for cos in pn.rotary.xpos_tables(count, INV_FREQ).cos:
+            assert cos.shape == (count, D // 2)
 
 
 @pytest.mark.parametrize(
@@ -296,28 +280,19 @@ def test_positions_too_far_from_the_centre_are_an_error():
         (ValueError, "center: expected a finite number", {"center": math.inf}),
         (ValueError, "scale_base: expected a number > 0", {"scale_base": 0.0}),
         (TypeError, "gamma: expected a real number", {"gamma": "0.4"}),
-        (ValueError, r"k_positions: expected shape .*\[5\]", {"k_positions": np.arange(4)}),
-        (ValueError, r"k_positions: expected shape .*\[4\]", {"k": normal(1, 1, 4, D)}),
-        (ValueError, r"positions: expected shape .*\[5\]", {"positions": np.arange(4)}),
         (TypeError, "positions: expected an integer dtype", {"positions": np.zeros(5, bool)}),
         (ValueError, r"inv_freq: expected shape \[P\]", {"inv_freq": INV_FREQ[None]}),
-        (TypeError, "k: expected the dtype of q", {"k": np.zeros((1, 1, 5, D))}),
-        (TypeError, "k: expected a NumPy array or a torch tensor, got list", {"k": [1.0]}),
-        (TypeError, "q: expected a NumPy array or a torch tensor", {"q": [1.0]}),
-        (ValueError, "rotary_start", {"rotary_start": 1}),
-        (ValueError, "layout", {"layout": "bhds"}),
     ],
 )  # fmt: skip
 def test_errors(kind, match, options):
-    values = {"q": normal(1, 2, 5, D), "k": normal(1, 1, 5, D), "positions": np.arange(5),
-              "inv_freq": INV_FREQ} | options  # fmt: skip
-    with pytest.raises(kind, match=match):
-        pn.apply_xpos(**values)
+    values = {"positions": np.arange(5), "inv_freq": INV_FREQ} | options
+    with pytest.raises(kind, match=f"xpos_tables: {match}"):
+        pn.rotary.xpos_tables(**values)
 
 
 def test_tables_are_float32_or_float64():
     with pytest.raises(TypeError, match="dtype: expected float32 or float64, got float16"):
-        pn.xpos_tables(3, INV_FREQ, dtype=np.float16)
+        pn.rotary.xpos_tables(3, INV_FREQ, dtype=np.float16)
 
 
 # --- torch
@@ -341,15 +316,11 @@ def test_tensors_have_the_bits_of_arrays(torch, dtype):
     kind = {"bfloat16": ml_dtypes.bfloat16}.get(dtype, dtype)
     q, k = normal(2, 3, 5, D).astype(kind), normal(2, 1, 5, D, seed=1).astype(kind)
     positions = np.array([0, 3, 4, 900, 2000])
-    ours = pn.apply_xpos(q, k, positions, INV_FREQ, center=100)
+    ours = rotated(q, k, positions, center=100)
     tensors = [torch.from_numpy(x.astype(np.float64)).to(getattr(torch, dtype)) for x in (q, k)]
-    results = pn.apply_xpos(
-        *tensors, torch.from_numpy(positions), torch.from_numpy(INV_FREQ), center=100
-    )
-    mixed = pn.apply_xpos(*tensors, positions, INV_FREQ, center=100)
-    for array, tensor, same in zip(ours, results, mixed, strict=True):
+    results = rotated(*tensors, torch.from_numpy(positions), torch.from_numpy(INV_FREQ), center=100)
+    for array, tensor in zip(ours, results, strict=True):
         assert tensor.dtype == getattr(torch, dtype)
-        assert torch.equal(tensor, same)
         # NumPy and torch each have an exp of their own, within a unit of float64: one of 2^29
         # tables rounds the other way in float32.
         unit = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2 * U, "float64": 2.0**-50}
@@ -361,8 +332,8 @@ def test_tensors_have_the_bits_of_arrays(torch, dtype):
 
 def test_half_precision_is_rounded_once(torch):
     q, k = (torch.from_numpy(normal(1, 2, 600, D, seed=i)).bfloat16() for i in (0, 1))
-    results = pn.apply_xpos(q, k, None, torch.from_numpy(INV_FREQ))
-    exact = pn.apply_xpos(q.double(), k.double(), None, torch.from_numpy(INV_FREQ))
+    results = rotated(q, k, None, torch.from_numpy(INV_FREQ))
+    exact = rotated(q.double(), k.double(), None, torch.from_numpy(INV_FREQ))
     for x, sign, result, other in zip((q, k), (1, -1), results, exact, strict=True):
         size = terms(x.double().numpy(), np.arange(600), 0, sign, "half")
         bound = 2.0**-8 * np.abs(other.numpy()) * (1 + 8 * U) + 5 * U * size + 2.0**-134
@@ -371,13 +342,13 @@ def test_half_precision_is_rounded_once(torch):
 
 def test_gradients(torch):
     q, k = (torch.from_numpy(normal(1, 2, 3, 8, seed=i, dtype=np.float64)) for i in (0, 1))
-    inv_freq = torch.from_numpy(pn.rotary_frequencies(8)[0])
+    inv_freq = torch.from_numpy(pn.rotary.rotary_frequencies(8)[0])
     positions = torch.tensor([0, 70, 900])
     q.requires_grad_()
     k.requires_grad_()
 
     def turn(q, k):
-        return pn.apply_xpos(q, k, positions, inv_freq, center=50)
+        return rotated(q, k, positions, inv_freq, center=50)
 
     assert torch.autograd.gradcheck(turn, (q, k))
     assert torch.autograd.gradgradcheck(turn, (q, k))
@@ -390,10 +361,8 @@ def test_module(torch, pnn):
     assert not list(module.state_dict())
     q, k = torch.randn(1, 2, 5, D), torch.randn(1, 1, 5, D)
     positions = torch.tensor([1, 60, 64, 90, 200])
-    inv_freq = torch.from_numpy(pn.rotary_frequencies(16, 500.0)[0])
-    expected = pn.apply_xpos(
-        q, k, positions, inv_freq, pairing="interleaved", rotary_start=8, **options
-    )
+    inv_freq = torch.from_numpy(pn.rotary.rotary_frequencies(16, 500.0)[0])
+    expected = rotated(q, k, positions, inv_freq, pairing="interleaved", rotary_start=8, **options)
     for result, other in zip(module(q, k, positions), expected, strict=True):
         assert torch.equal(result, other)
     # Half precision leaves the tables in float32.
@@ -406,8 +375,8 @@ def test_module(torch, pnn):
         pnn.XPos(D, scale_base=-1.0)
     yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
     with_factor = pnn.XPos(D, scaling=yarn)
-    frequencies, factor = pn.rotary_frequencies(D, 10000.0, yarn)
-    expected = pn.apply_xpos(q, k, positions, torch.from_numpy(frequencies), scale=factor)
+    frequencies, factor = pn.rotary.rotary_frequencies(D, 10000.0, yarn)
+    expected = rotated(q, k, positions, torch.from_numpy(frequencies), scale=factor)
     assert torch.equal(with_factor(q, k, positions)[1], expected[1])
 
 
@@ -441,49 +410,14 @@ def test_exported(torch, pnn):
         torch.testing.assert_close(a, b, rtol=2 * U, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["read-only", "overlap"])
-def test_in_place_nothing_is_written_before_all_is_checked(kind):
-    rng = np.random.default_rng(5)
-    both = rng.standard_normal((1, 3, 4, 8)).astype(np.float32)
-    q, k = both[:, :2], both[:, 1:] if kind == "overlap" else both[:, 2:]
-    k.flags.writeable = kind != "read-only"
-    inv_freq, _ = pn.rotary_frequencies(8)
-    before = both.copy()
-    with pytest.raises(ValueError, match=r"apply_xpos: k: "):
-        pn.apply_xpos(q, k, None, inv_freq, inplace=True)
-    np.testing.assert_array_equal(both, before)
-
-
-def test_in_place_of_tensors_is_checked_first():
-    torch = pytest.importorskip("torch")
-    inv_freq, _ = pn.rotary_frequencies(8)
-    q = torch.randn(1, 2, 5, 8)
-    before = q.clone()
-    shared = torch.randn(1, 3, 5, 8)
-    for first, k in (
-        (q, torch.ones(1, 1, 5, 1).expand(1, 1, 5, 8)),
-        (q, torch.ones(1, 1, 5, 8, requires_grad=True)),
-        (shared[:, :2], shared[:, 1:]),
-    ):
-        kept = first.clone()
-        with pytest.raises(ValueError, match="apply_xpos: k: "):
-            pn.apply_xpos(first, k, None, inv_freq, inplace=True)
-        assert torch.equal(first, kept)
-    k = torch.randn(1, 1, 5, 8)
-    expected = pn.apply_xpos(q, k, None, inv_freq)
-    assert pn.apply_xpos(q, k, None, inv_freq, inplace=True)[0] is q
-    assert torch.equal(q, expected[0])
-    assert not torch.equal(q, before)
-    assert torch.equal(k, expected[1])
-
-
 def test_compiled_with_open_lengths():
     """A length that is the width of a head, or a part of it, is none of these for torch.compile."""
     torch = pytest.importorskip("torch")
-    inv_freq = torch.from_numpy(pn.rotary_frequencies(16)[0])
+    inv_freq = torch.from_numpy(pn.rotary.rotary_frequencies(16)[0])
 
     def turn(q, k):
-        return pn.apply_xpos(q, k, None, inv_freq)
+        tables = pn.rotary.xpos_tables(torch.arange(q.shape[2]), inv_freq)
+        return pn.apply_rotary_qk(q, k, None, tables)
 
     turn(torch.zeros(1, 1, 2, 16), torch.zeros(1, 1, 2, 16))  # the first use is eager
     fast = torch.compile(turn, fullgraph=True, dynamic=True, backend="aot_eager")

@@ -45,7 +45,7 @@ def steps_of(dtype: str, count: int = 4000) -> np.ndarray[Any, Any]:
 def test_each_step_is_rounded_once(dtype: str, backend: str) -> None:
     steps = steps_of(dtype)
     expected = [wrapped(turns(step)) for step in steps]
-    assert pn.accumulated_phases(steps[:, None], axis=1)[:, 0].tolist() == expected
+    assert pn.selective.accumulated_phases(steps[:, None], axis=1)[:, 0].tolist() == expected
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -55,7 +55,7 @@ def test_every_step_of_16_bits(dtype: str) -> None:
     steps = torch.arange(-(2**15), 2**15, dtype=torch.int16).view(getattr(torch, dtype))
     steps = steps[steps.double().abs() <= 2.0**31]
     rows = steps[: len(steps) // 64 * 64].reshape(1, -1)
-    found = pn.accumulated_phases(rows, axis=0)[0]
+    found = pn.selective.accumulated_phases(rows, axis=0)[0]
     assert found.tolist() == [wrapped(turns(step)) for step in rows[0].double()]
 
 
@@ -64,7 +64,7 @@ def test_tensors_have_the_same_phases(dtype: str) -> None:
     torch = pytest.importorskip("torch")
     steps = torch.from_numpy(steps_of("float32")).to(getattr(torch, dtype))
     steps = steps[steps.double().abs() <= 2.0**31]
-    found = pn.accumulated_phases(steps[:, None], axis=1)[:, 0]
+    found = pn.selective.accumulated_phases(steps[:, None], axis=1)[:, 0]
     assert found.tolist() == [wrapped(turns(step)) for step in steps.double()]
 
 
@@ -90,11 +90,11 @@ def test_sums_of_integers_in_any_chunks(
     order = [1, 2]
     order.insert(axis, 0)
     laid = steps.transpose(order)
-    whole = pn.accumulated_phases(laid, axis=axis, state=state)
+    whole = pn.selective.accumulated_phases(laid, axis=axis, state=state)
     assert np.array_equal(np.moveaxis(whole, axis, 0), expected)
     begin = 0
     for length in lengths:
-        part = pn.accumulated_phases(steps[begin : begin + length], axis=0, state=state)
+        part = pn.selective.accumulated_phases(steps[begin : begin + length], axis=0, state=state)
         assert np.array_equal(part, expected[begin : begin + length])
         state, begin = part[-1], begin + length
 
@@ -110,10 +110,12 @@ def test_packed_rows(lengths: list[int], with_states: bool, tensors: bool) -> No
     if tensors:
         torch = pytest.importorskip("torch")
         given = [each if each is None else torch.from_numpy(each) for each in given]
-    found = np.asarray(pn.accumulated_phases(given[0], axis=1, state=given[1], starts=given[2]))
+    found = np.asarray(
+        pn.selective.accumulated_phases(given[0], axis=1, state=given[1], starts=given[2])
+    )
     for row, (begin, end) in enumerate(itertools.pairwise(starts)):
         own = None if states is None else states[row]
-        alone = pn.accumulated_phases(steps[:, begin:end], axis=1, state=own)
+        alone = pn.selective.accumulated_phases(steps[:, begin:end], axis=1, state=own)
         assert np.array_equal(found[:, begin:end], alone)
 
 
@@ -122,11 +124,11 @@ def test_a_state_and_columns_of_any_strides(backend: str) -> None:
     rng = np.random.default_rng(5)
     steps = rng.standard_normal((3, 150, 2, 11)).astype(np.float32)[::-1].transpose(2, 0, 3, 1)
     state = rng.integers(-(2**63), 2**63 - 1, (150, 3, 2)).T
-    found = pn.accumulated_phases(steps, axis=2, state=state)
+    found = pn.selective.accumulated_phases(steps, axis=2, state=state)
     threads = pn.get_num_threads()
     for count in (1, 3):
         pn.set_num_threads(count)
-        assert np.array_equal(pn.accumulated_phases(steps, axis=2, state=state), found)
+        assert np.array_equal(pn.selective.accumulated_phases(steps, axis=2, state=state), found)
     pn.set_num_threads(threads)
     for i in [(0, 0, 0), (1, 2, 149), (1, 0, 64), (0, 1, 63)]:
         total, column = int(state[i]), steps[i[0], i[1], :, i[2]]
@@ -138,7 +140,9 @@ def test_a_state_and_columns_of_any_strides(backend: str) -> None:
 def test_no_drift() -> None:
     """A million steps, where a sum in float32 is lost; ours is off by that many roundings."""
     steps = (0.5 + 0.1 * np.random.default_rng(0).standard_normal(2**20)).astype(np.float32)
-    cos, _ = pn.phase_tables(pn.accumulated_phases(steps, axis=0)[-1:], np.float64)
+    cos, _ = pn.selective.phase_tables(
+        pn.selective.accumulated_phases(steps, axis=0)[-1:], np.float64
+    )
     total = sum(turns(step) for step in steps)
     with mpmath.workprec(200):
         exact = float(mpmath.cos(2 * mpmath.pi * mpmath.mpf(total % TURN) / TURN))
@@ -165,7 +169,7 @@ def test_tables_of_phases(dtype: str, bound: float, backend: str) -> None:
         angles = [2 * mpmath.pi * mpmath.mpf(int(phase)) / TURN for phase in phases]
         exact = [[float(f(angle)) for angle in angles] for f in (mpmath.cos, mpmath.sin)]
     for shape in [(-1,), (1, -1), (-1, 1)]:
-        tables = pn.phase_tables(phases.reshape(shape), dtype)
+        tables = pn.selective.phase_tables(phases.reshape(shape), dtype)
         for table, expected in zip(tables, exact, strict=True):
             assert table.dtype == dtype
             assert table.shape == phases.reshape(shape).shape
@@ -173,10 +177,10 @@ def test_tables_of_phases(dtype: str, bound: float, backend: str) -> None:
 
 
 def test_tables_of_one_phase_and_of_none() -> None:
-    cos, sin = pn.phase_tables(np.int64(2**62))
+    cos, sin = pn.selective.phase_tables(np.int64(2**62))
     assert (float(abs(cos)), float(sin)) == (0.0, 1.0)
     for shape in [(0,), (2, 0, 3), (2, 3, 0)]:
-        cos, sin = pn.phase_tables(np.zeros(shape, np.int64))
+        cos, sin = pn.selective.phase_tables(np.zeros(shape, np.int64))
         assert cos.shape == sin.shape == shape
 
 
@@ -184,8 +188,8 @@ def test_tables_by_head_turn_what_they_should() -> None:
     rng = np.random.default_rng(3)
     q, k = rng.standard_normal((2, 2, 4, 7, 16)).astype(np.float32)
     steps = rng.standard_normal((2, 4, 7, 8)).astype(np.float32)
-    tables = pn.phase_tables(pn.accumulated_phases(steps, axis=2))
-    ours = pn.apply_rotary_qk_tables(q, k, *tables)
+    tables = pn.selective.phase_tables(pn.selective.accumulated_phases(steps, axis=2))
+    ours = pn.apply_rotary_qk(q, k, None, pn.Tables(*tables))
     expected = pn.selective_rotary_qk(q, k, steps, layout="bhsd")
     assert all(np.array_equal(a, b) for a, b in zip(ours, expected, strict=False))
 
@@ -218,17 +222,29 @@ WRONG: dict[str, tuple[Any, dict[str, Any], type[Exception], str]] = {
 def test_what_is_wrong_is_said(name: str) -> None:
     steps, options, kind, words = WRONG[name]
     with pytest.raises(kind, match=f"^accumulated_phases: .*{words}"):
-        pn.accumulated_phases(steps, **options)
+        pn.selective.accumulated_phases(steps, **options)
 
 
 def test_phases_are_int64() -> None:
     with pytest.raises(TypeError, match="phase_tables: phases: expected a dtype of int64"):
-        pn.phase_tables(np.zeros(3))
+        pn.selective.phase_tables(np.zeros(3))
     with pytest.raises(TypeError, match="dtype"):
-        pn.phase_tables(np.zeros(3, np.int64), np.int32)
+        pn.selective.phase_tables(np.zeros(3, np.int64), np.int32)
 
 
 # --- torch's transforms ---
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_phases_of_a_batch_have_the_same_bits(dtype: str) -> None:
+    """torch's operations compute them: also the last bit, which tables do not show."""
+    torch = pytest.importorskip("torch")
+    steps = (1000 * torch.randn(5, 70, 3, dtype=torch.float64)).to(getattr(torch, dtype))
+
+    def phases(steps: Any) -> Any:
+        return pn.selective.accumulated_phases(steps, axis=0)
+
+    assert torch.equal(torch.vmap(phases)(steps), torch.stack([phases(one) for one in steps]))
 
 
 def test_compiled_and_batched() -> None:
@@ -237,7 +253,9 @@ def test_compiled_and_batched() -> None:
     starts = torch.tensor([0, 4, 7])
 
     def tables(steps: Any, starts: Any = starts) -> Any:
-        return pn.phase_tables(pn.accumulated_phases(steps, axis=0, starts=starts))
+        return pn.selective.phase_tables(
+            pn.selective.accumulated_phases(steps, axis=0, starts=starts)
+        )
 
     expected = [tables(one) for one in steps]
     batched = torch.vmap(tables)(steps)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -103,11 +104,10 @@ def test_the_same_bits_from_prefill_and_from_decode(tensors: bool) -> None:
     )
     threads = pn.get_num_threads()
     pn.set_num_threads(2)
-    whole = pn.selective_rotary_qk(*given)
+    whole = pn.selective_rotary_qk(*given, layout="bshd")
     pn.set_num_threads(1)
-    assert all(
-        np.array_equal(a, b) for a, b in zip(pn.selective_rotary_qk(*given), whole, strict=True)
-    )
+    parts = pn.selective_rotary_qk(*given, layout="bshd")
+    assert all(np.array_equal(a, b) for a, b in zip(parts, whole, strict=True))
     pn.set_num_threads(threads)
     if tensors:
         torch = pytest.importorskip("torch")
@@ -117,7 +117,7 @@ def test_the_same_bits_from_prefill_and_from_decode(tensors: bool) -> None:
         state, begin = None, 0
         for length in lengths:
             part = [x[:, begin : begin + length] for x in given]
-            *rotated, state = pn.selective_rotary_qk(*part, state=state)
+            *rotated, state = pn.selective_rotary_qk(*part, state=state, layout="bshd")
             for a, b in zip(rotated, whole, strict=False):
                 assert np.array_equal(np.asarray(a), b[:, begin : begin + length]), name
             begin += length
@@ -128,13 +128,15 @@ def in_parts(x: Array, steps: Array, state: Any, layout: str, scale: float, **op
     """The same from phases, tables of them and a rotation by tables of each head."""
     order = [layout.index(letter) for letter in "bhs" if letter in layout] + [len(layout) - 1]
     laid = steps.transpose(order)
-    phases = pn.accumulated_phases(laid, axis=laid.ndim - 2, state=state)
+    phases = pn.selective.accumulated_phases(laid, axis=laid.ndim - 2, state=state)
     real = "float64" if x.dtype == "float64" else "float32"
-    cos, sin = (table * table.dtype.type(scale) for table in pn.phase_tables(phases, real))
+    cos, sin = (
+        table * table.dtype.type(scale) for table in pn.selective.phase_tables(phases, real)
+    )
     if "h" in layout:
         times = x.shape[layout.index("h")] // steps.shape[layout.index("h")]
         cos, sin = cos.repeat(times, -3), sin.repeat(times, -3)
-    return pn.apply_rotary_tables(x, cos, sin, layout=layout, **options), phases
+    return pn.apply_rotary(x, None, pn.Tables(cos, sin), layout=layout, **options), phases
 
 
 @NEEDS_NATIVE
@@ -241,8 +243,9 @@ def test_packed_rows_are_rows_apart(lengths: list[int], with_states: bool, tenso
 
 def test_of_q_alone_and_of_k_alone() -> None:
     q, k, steps = inputs("bshd", 2)
-    both = pn.selective_rotary_qk(q, k, steps)
-    of_q, of_k = pn.selective_rotary_qk(q, None, steps), pn.selective_rotary_qk(None, k, steps)
+    both = pn.selective_rotary_qk(q, k, steps, layout="bshd")
+    of_q = pn.selective_rotary_qk(q, None, steps, layout="bshd")
+    of_k = pn.selective_rotary_qk(None, k, steps, layout="bshd")
     assert of_q[1] is None
     assert of_k[0] is None
     assert np.array_equal(of_q[0], both[0])
@@ -253,20 +256,20 @@ def test_of_q_alone_and_of_k_alone() -> None:
 def test_16_bits_are_rounded_once(dtype: str) -> None:
     torch = pytest.importorskip("torch")
     q, k, steps = (torch.from_numpy(x).to(getattr(torch, dtype)) for x in inputs("bshd", 1))
-    found = pn.selective_rotary_qk(q, k, steps)[0]
-    wide = pn.selective_rotary_qk(q.float(), k.float(), steps)[0]
+    found = pn.selective_rotary_qk(q, k, steps, layout="bshd")[0]
+    wide = pn.selective_rotary_qk(q.float(), k.float(), steps, layout="bshd")[0]
     assert found.dtype == q.dtype
     assert torch.equal(found, wide.to(q.dtype))
 
 
 def test_where_results_go() -> None:
     q, k, steps = inputs("bshd", 1)
-    expected = pn.selective_rotary_qk(q, k, steps)
+    expected = pn.selective_rotary_qk(q, k, steps, layout="bshd")
     out = np.empty_like(q), np.empty_like(k)
-    found = pn.selective_rotary_qk(q, k, steps, out=out)
+    found = pn.selective_rotary_qk(q, k, steps, out=out, layout="bshd")
     assert (found[0] is out[0], found[1] is out[1]) == (True, True)
     own = q.copy(), k.copy()
-    in_place = pn.selective_rotary_qk(*own, steps, inplace=True)
+    in_place = pn.selective_rotary_qk(*own, steps, inplace=True, layout="bshd")
     assert (in_place[0] is own[0], in_place[1] is own[1]) == (True, True)
     for a, b, c in zip(expected, found, in_place, strict=True):
         assert np.array_equal(a, b)
@@ -315,13 +318,15 @@ def test_what_is_wrong_is_said(name: str, tensors: bool) -> None:
         torch = pytest.importorskip("torch")
         call = {n: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for n, v in call.items()}
     with pytest.raises(kind, match=f"^selective_rotary_qk: .*{words}"):
-        pn.selective_rotary_qk(call.pop("q"), call.pop("k"), call.pop("steps"), **call)
+        pn.selective_rotary_qk(
+            call.pop("q"), call.pop("k"), call.pop("steps"), **{"layout": "bshd", **call}
+        )
     if changes.keys().isdisjoint(("q", "k")) and not tensors:
         untouched = {"q": q.copy(), "k": k.copy(), "steps": steps, "inplace": True} | changes
         untouched.pop("inplace" if "out" in changes else "", None)
         given = untouched.pop("q"), untouched.pop("k"), untouched.pop("steps")
         with pytest.raises(kind):
-            pn.selective_rotary_qk(*given, **untouched)
+            pn.selective_rotary_qk(*given, **{"layout": "bshd", **untouched})
         assert np.array_equal(given[0], q)
         assert np.array_equal(given[1], k)
 
@@ -360,12 +365,25 @@ def test_derivatives(options: dict[str, Any]) -> None:
     torch = pytest.importorskip("torch")
 
     def function(q: Any, k: Any, steps: Any) -> Any:
-        return pn.selective_rotary_qk(q, k, steps, **options)[:2]
+        return pn.selective_rotary_qk(q, k, steps, **{"layout": "bshd", **options})[:2]
 
     args = leaves((1, 3, 2, 10), (1, 3, 4, 10), (1, 3, 2, 4))
     check = torch.autograd.gradcheck
     assert check(function, args, fast_mode=True, check_forward_ad=True)
     assert torch.autograd.gradgradcheck(function, args, fast_mode=True)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_gradients_that_are_derived_again_are_the_same(options: dict[str, Any]) -> None:
+    """torch's operations compute them: gradgradcheck compares them with themselves alone."""
+    torch = pytest.importorskip("torch")
+    args = leaves((1, 3, 2, 10), (1, 3, 4, 10), (1, 3, 2, 4))
+    rotated = pn.selective_rotary_qk(*args, layout="bshd", **options)[:2]
+    grads = [torch.randn_like(x) for x in rotated]
+    plain = torch.autograd.grad(rotated, args, grads, retain_graph=True)
+    again = torch.autograd.grad(rotated, args, grads, create_graph=True)
+    for one, other in zip(plain, again, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)  # of numbers up to 10
 
 
 def test_derivatives_of_packed_rows() -> None:
@@ -384,7 +402,7 @@ def test_gradients_of_nothing(shape: tuple[int, ...]) -> None:
     """A rank may have no row, no token or no head."""
     torch = pytest.importorskip("torch")
     q, steps = torch.ones(*shape, 6, requires_grad=True), torch.ones(*shape, 2, requires_grad=True)
-    rotated, _, state = pn.selective_rotary_qk(q, None, steps)
+    rotated, _, state = pn.selective_rotary_qk(q, None, steps, layout="bshd")
     rotated.sum().backward()
     assert q.grad.shape == q.shape
     assert steps.grad.shape == steps.shape
@@ -394,11 +412,14 @@ def test_gradients_of_nothing(shape: tuple[int, ...]) -> None:
 
 def test_only_inputs_are_kept() -> None:
     q, k, steps = leaves((1, 3, 2, 8), (1, 3, 2, 8), (1, 3, 1, 4))
-    rotated, _, state = pn.selective_rotary_qk(q, k, steps)
+    rotated, _, state = pn.selective_rotary_qk(q, k, steps, layout="bshd")
     assert [id(x) for x in rotated.grad_fn.saved_tensors if x is not None] == [
         id(x) for x in (q, k, steps)
     ]
     assert not state.requires_grad
+    # Gradients of q and k need neither.
+    rotated, _, _ = pn.selective_rotary_qk(q, k, steps.detach(), layout="bshd")
+    assert [x is None for x in rotated.grad_fn.saved_tensors] == [True, True, False, True]
 
 
 def test_the_gradient_of_a_million_steps() -> None:
@@ -407,14 +428,14 @@ def test_the_gradient_of_a_million_steps() -> None:
     tokens = 2**20
     q, grad = torch.randn(2, 1, tokens, 1, 2)
     steps = (0.5 + 0.1 * torch.randn(1, tokens, 1, 1)).requires_grad_()
-    pn.selective_rotary_qk(q, None, steps)[0].backward(grad)
+    pn.selective_rotary_qk(q, None, steps, layout="bshd")[0].backward(grad)
     exact = steps.detach().double().requires_grad_()
-    pn.selective_rotary_qk(q.double(), None, exact)[0].backward(grad.double())
+    pn.selective_rotary_qk(q.double(), None, exact, layout="bshd")[0].backward(grad.double())
     assert exact.grad is not None
     off = (steps.grad.double() - exact.grad).abs().max() / exact.grad.abs().max()
     assert float(off) < 1e-6
     again = steps.detach().clone().requires_grad_()
-    pn.selective_rotary_qk(q, None, again)[0].backward(grad)
+    pn.selective_rotary_qk(q, None, again, layout="bshd")[0].backward(grad)
     assert torch.equal(again.grad, steps.grad)
 
 
@@ -422,15 +443,17 @@ def test_where_steps_learn_results_are_new() -> None:
     q, k, steps = leaves((1, 3, 2, 8), (1, 3, 2, 8), (1, 3, 1, 4))
     for where in ({"inplace": True}, {"out": (q.detach(), k.detach())}):
         with pytest.raises(ValueError, match="new tensors if steps require a gradient"):
-            pn.selective_rotary_qk(q, k, steps, **where)
+            pn.selective_rotary_qk(q, k, steps, layout="bshd", **where)
 
 
 def test_compiled_with_every_option_at_its_default() -> None:
-    """Of the operator's, whose layout is not that of the function: such options do not arrive."""
+    """torch.compile does not pass options that have the operator's defaults."""
     torch = pytest.importorskip("torch")
     q, k = (torch.randn(2, 3, 5, 8) for _ in range(2))
     steps = torch.randn(2, 3, 5, 4)
-    call = torch.compile(pn.selective_rotary_qk, fullgraph=True, backend="aot_eager")
+    call = torch.compile(
+        partial(pn.selective_rotary_qk, layout="bshd"), fullgraph=True, backend="aot_eager"
+    )
     found = call(q, k, steps, layout="bhsd")
     for one, other in zip(found, pn.selective_rotary_qk(q, k, steps, layout="bhsd"), strict=True):
         assert torch.equal(one, other)
@@ -442,7 +465,7 @@ def test_torch_func_and_compile() -> None:
     q, k, steps = (x.detach().float() for x in leaves((2, 5, 4, 8), (2, 5, 2, 8), (2, 5, 2, 4)))
 
     def loss(steps: Any) -> Any:
-        rotated = pn.selective_rotary_qk(q, k, steps)
+        rotated = pn.selective_rotary_qk(q, k, steps, layout="bshd")
         return (rotated[0] ** 3).sum() + (rotated[1] ** 2 * k).sum()
 
     own = steps.clone().requires_grad_()
@@ -452,16 +475,18 @@ def test_torch_func_and_compile() -> None:
     per_row = torch.vmap(lambda q, k, s: pn.selective_rotary_qk(q, k, s, layout="shd")[:2])(
         q, k, steps
     )
-    expected = pn.selective_rotary_qk(q, k, steps)
+    expected = pn.selective_rotary_qk(q, k, steps, layout="bshd")
     assert all(torch.equal(a, b) for a, b in zip(per_row, expected, strict=False))
     call: Callable[..., Any] = torch.compile(
-        pn.selective_rotary_qk, fullgraph=True, backend="aot_eager"
+        partial(pn.selective_rotary_qk, layout="bshd"), fullgraph=True, backend="aot_eager"
     )
-    assert all(torch.equal(a, b) for a, b in zip(call(q, k, steps), expected, strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(call(q, k, steps, layout="bshd"), expected, strict=True)
+    )
     compiled = steps.clone().requires_grad_()
-    (call(q, k, compiled)[0] ** 3).sum().backward()
+    (call(q, k, compiled, layout="bshd")[0] ** 3).sum().backward()
     eager = steps.clone().requires_grad_()
-    (pn.selective_rotary_qk(q, k, eager)[0] ** 3).sum().backward()
+    (pn.selective_rotary_qk(q, k, eager, layout="bshd")[0] ** 3).sum().backward()
     torch.testing.assert_close(compiled.grad, eager.grad)
     torch.compiler.reset()
 
@@ -471,7 +496,7 @@ def test_an_exported_model_takes_any_length() -> None:
 
     class Rotates(torch.nn.Module):  # type: ignore[misc, name-defined]
         def forward(self, *given: Any) -> Any:
-            return pn.selective_rotary_qk(*given)
+            return pn.selective_rotary_qk(*given, layout="bshd")
 
     given = tuple(torch.randn(2, 5, h, width) for h, width in ((4, 8), (2, 8), (2, 4)))
     length = torch.export.Dim("length", min=2, max=64)
@@ -479,7 +504,8 @@ def test_an_exported_model_takes_any_length() -> None:
         Rotates(), given, dynamic_shapes={"given": ({1: length},) * 3}
     ).module()
     longer = tuple(x.repeat(1, 3, 1, 1) for x in given)
-    for found, expected in zip(program(*longer), pn.selective_rotary_qk(*longer), strict=True):
+    results = pn.selective_rotary_qk(*longer, layout="bshd")
+    for found, expected in zip(program(*longer), results, strict=True):
         assert torch.equal(found, expected)
 
 
@@ -491,11 +517,13 @@ def test_compiled_code_refuses_what_is_no_angle_or_makes_nan_of_it(backend: str)
     q, steps = torch.randn(1, 6, 1, 4), torch.zeros(1, 6, 1, 2)
     steps[0, 3, 0, 1] = float("nan")
     torch.compiler.reset()
-    call = torch.compile(pn.selective_rotary_qk, fullgraph=True, backend="aot_eager")
+    call = torch.compile(
+        partial(pn.selective_rotary_qk, layout="bshd"), fullgraph=True, backend="aot_eager"
+    )
     if operators_in_use():
         with pytest.raises(RuntimeError, match="ValueError: selective_rotary_qk: steps"):
-            call(q, None, steps)
+            call(q, None, steps, layout="bshd")
     else:
-        wrong = call(q, None, steps)[0].isnan()[0, :, 0]
+        wrong = call(q, None, steps, layout="bshd")[0].isnan()[0, :, 0]
         assert wrong.tolist() == [[False] * 4] * 3 + [[False, True, False, True]] * 3
     torch.compiler.reset()

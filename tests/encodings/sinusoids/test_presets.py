@@ -73,10 +73,10 @@ def owner(name: str, function: str) -> Any:
 def test_fairseq_in_transformers(name, owner_class, dim):
     module, _, class_name = owner_class.rpartition(".")
     theirs = owner(f"transformers.models.{module}", class_name).get_embedding(40, dim, 1)
-    ours = pn.sinusoidal_preset(name, 40, dim, padding_idx=1)
+    ours = pn.SinusoidalSpec.preset(name, dim, padding_idx=1)(40)
     assert_agrees(ours, theirs, 39, by_exponential())
     assert not ours[1].any()
-    assert np.array_equal(pn.sinusoidal_preset("fairseq", 40, dim, padding_idx=1), ours)
+    assert np.array_equal(pn.SinusoidalSpec.preset("fairseq", dim, padding_idx=1)(40), ours)
 
 
 def test_tokens_with_padding_as_m2m_100_has_them():
@@ -87,9 +87,9 @@ def test_tokens_with_padding_as_m2m_100_has_them():
     embed = Embedding(20, 16, padding_idx=1)
     tokens = torch.tensor([[5, 6, 7, 1, 1], [1, 1, 4, 9, 3], [5, 1, 7, 1, 8]])
     for past in (0, 3):
-        positions = pn.padded_positions(tokens != 1, padding=1, start=2 + past)
+        positions = pn.positions.padded_positions(tokens != 1, padding=1, start=2 + past)
         assert torch.equal(positions, embed.create_position_ids_from_input_ids(tokens, 1, past))
-        ours = pn.sinusoidal_preset("m2m_100", positions, 16, padding_idx=1)
+        ours = pn.SinusoidalSpec.preset("m2m_100", 16, padding_idx=1)(positions)
         assert_agrees(ours.numpy(), embed(tokens, past_key_values_length=past), 9, by_exponential())
 
 
@@ -99,7 +99,7 @@ def test_marian(dim):
         "transformers.models.marian.modeling_marian", "MarianSinusoidalPositionalEmbedding"
     )
     theirs = Embedding(40, dim).create_weight()
-    assert_agrees(pn.sinusoidal_preset("marian", 40, dim), theirs, 39, IN_FLOAT64)
+    assert_agrees(pn.SinusoidalSpec.preset("marian", dim)(40), theirs, 39, IN_FLOAT64)
 
 
 @pytest.mark.parametrize("max_timescale", [1e4, 500.0])
@@ -107,17 +107,17 @@ def test_whisper(max_timescale):
     theirs = owner("transformers.models.whisper.modeling_whisper", "sinusoids")(
         40, 64, max_timescale
     )
-    ours = pn.sinusoidal_preset("whisper", 40, 64, max_timescale=max_timescale)
+    ours = pn.SinusoidalSpec.preset("whisper", 64, max_timescale=max_timescale)(40)
     assert_agrees(ours, theirs, 39, by_exponential())
     with pytest.raises(ValueError, match="dim"):
-        pn.sinusoidal_preset("whisper", 40, 63)
+        pn.SinusoidalSpec.preset("whisper", 63)(40)
 
 
 def test_x_transformers():
     torch = pytest.importorskip("torch")
     embed = owner("x_transformers.x_transformers", "ScaledSinusoidalEmbedding")(32, theta=500)
     theirs = embed(torch.zeros(1, 40, 32), offset=7) / embed.scale
-    ours = pn.sinusoidal_preset("x_transformers", np.arange(7, 47), 32, theta=500)
+    ours = pn.SinusoidalSpec.preset("x_transformers", 32, theta=500)(np.arange(7, 47))
     # Their product with 1 / sqrt(32) and the quotient here are two more roundings of the result.
     assert_agrees(ours, theirs, 46 + 2 / by_power(), by_power())
 
@@ -132,9 +132,9 @@ def test_transformer_xl_and_xlnet():
         model = transformers.XLNetModel(config)
         theirs = model.relative_positional_encoding(5, 12)[:, 0]
         last = 1 - 5 if attn_type == "bi" else 0
-        ours = pn.sinusoidal_preset("xlnet", len(theirs), 16, last=last)
+        ours = pn.SinusoidalSpec.preset("xlnet", 16, last=last)(len(theirs))
         assert_agrees(ours, theirs, 12, by_power())
-    descending = pn.sinusoidal_preset("transformer_xl", 6, 16)
+    descending = pn.SinusoidalSpec.preset("transformer_xl", 16)(6)
     assert_same_bits(descending, pn.sinusoidal(np.arange(6)[::-1], 16, layout="sin_cos"))
 
 
@@ -247,13 +247,14 @@ WRITTEN: dict[str, tuple[tuple[Any, ...], dict[str, Any], Callable[[], np.ndarra
 @pytest.mark.parametrize(("call", "options", "formula"), WRITTEN.values(), ids=WRITTEN)
 def test_presets_written_out(call, options, formula):
     expected = formula()
-    wide = pn.sinusoidal_preset(*call, dtype=np.float64, **options)
+    name, positions, dim = call
+    spec = pn.SinusoidalSpec.preset(name, dim, **options)
+    wide = spec(positions, dtype=np.float64)
     assert wide.shape == expected.shape
     # Angles reach 44 (NeRF 512 pi) and have some ten roundings of 2^-53 there, ln(base) times two
     # of them in the exponent.
     np.testing.assert_allclose(wide, expected, rtol=0, atol=2000 * 30 * 2.0**-53)
-    single = pn.sinusoidal_preset(*call, **options)
-    np.testing.assert_allclose(single, expected, rtol=UNIT, atol=3 * UNIT)
+    np.testing.assert_allclose(spec(positions), expected, rtol=UNIT, atol=3 * UNIT)
 
 
 # --- Timesteps, noise levels
@@ -269,11 +270,13 @@ def test_diffusers_timestep(dim, flip, shift):
     options = {"flip_sin_to_cos": flip, "downscale_freq_shift": shift, "scale": 0.5}
     get = owner("diffusers.models.embeddings", "get_timestep_embedding")
     theirs = get(torch.from_numpy(TIMESTEPS), dim, max_period=5000, **options)
-    ours = pn.sinusoidal_preset("diffusers_timestep", TIMESTEPS, dim, max_period=5000, **options)
+    ours = pn.SinusoidalSpec.preset("diffusers_timestep", dim, max_period=5000, **options)(
+        TIMESTEPS
+    )
     assert_agrees(ours, theirs, 500, by_exponential() + 1)
     if flip and not shift:
         theirs = get(torch.from_numpy(TIMESTEPS), dim, flip_sin_to_cos=True, downscale_freq_shift=0)
-        ours = pn.sinusoidal_preset("dit_timestep", TIMESTEPS, dim)
+        ours = pn.SinusoidalSpec.preset("dit_timestep", dim)(TIMESTEPS)
         assert_agrees(ours, theirs, 999, by_exponential())
 
 
@@ -285,9 +288,9 @@ def test_gaussian_fourier(log, flip):
     Projection = owner("diffusers.models.embeddings", "GaussianFourierProjection")
     project = Projection(16, scale=4.0, log=log, flip_sin_to_cos=flip)
     levels = torch.tensor([0.01, 0.3, 1.0, 17.0, 80.0])
-    ours = pn.sinusoidal_preset(
-        "gaussian_fourier", levels, 32, weight=project.weight, log=log, flip_sin_to_cos=flip
-    )
+    ours = pn.SinusoidalSpec.preset(
+        "gaussian_fourier", 32, weight=project.weight, log=log, flip_sin_to_cos=flip
+    )(levels)
     largest = levels.log().abs().max() if log else levels.max()
     angle = float(largest * project.weight.abs().max() * 2 * math.pi)
     assert_agrees(ours.numpy(), project(levels), angle, 5)
@@ -304,17 +307,17 @@ def test_transformers_2d_and_mae(cls_token):
         "build_2d_sinusoidal_position_embedding",
     )
     theirs = build(5, 7, 16, temperature=500.0, cls_token=cls_token)
-    ours = pn.sinusoidal_preset(
-        "transformers_2d", (5, 7), 16, temperature=500.0, cls_token=cls_token
+    ours = pn.SinusoidalSpec.preset("transformers_2d", 16, temperature=500.0, cls_token=cls_token)(
+        (5, 7)
     )
     assert_agrees(ours if cls_token else ours.reshape(35, 16), theirs, 6, IN_FLOAT64)
     # MAE's is the same with halves exchanged: transformers' ViT-MAE rolls it.
     theirs = torch.roll(build(5, 7, 16, cls_token=cls_token), 8, dims=1)
-    ours = pn.sinusoidal_preset("mae", (5, 7), 16, cls_token=cls_token)
+    ours = pn.SinusoidalSpec.preset("mae", 16, cls_token=cls_token)((5, 7))
     assert_agrees(ours if cls_token else ours.reshape(35, 16), theirs, 6, IN_FLOAT64)
     for name in ("mae", "transformers_2d"):
         with pytest.raises(ValueError, match="dim"):
-            pn.sinusoidal_preset(name, (5, 7), 18)
+            pn.SinusoidalSpec.preset(name, 18)((5, 7))
 
 
 @pytest.mark.parametrize("extra", [0, 3])
@@ -323,7 +326,7 @@ def test_diffusers_2d(extra):
     theirs = owner("diffusers.models.embeddings", "get_2d_sincos_pos_embed")(
         16, (5, 7), extra_tokens=extra, **options
     )
-    ours = pn.sinusoidal_preset("diffusers_2d", (5, 7), 16, extra_tokens=extra, **options)
+    ours = pn.SinusoidalSpec.preset("diffusers_2d", 16, extra_tokens=extra, **options)((5, 7))
     # The coordinates are float32: two quotients.
     assert_agrees(ours if extra else ours.reshape(35, 16), theirs, 6, 3)
 
@@ -332,13 +335,12 @@ def test_diffusers_3d():
     theirs = owner("diffusers.models.embeddings", "get_3d_sincos_pos_embed")(
         32, (7, 5), 3, spatial_interpolation_scale=1.875, temporal_interpolation_scale=1.25
     )
-    ours = pn.sinusoidal_preset(
-        "diffusers_3d", (3, 5, 7), 32, spatial_interpolation_scale=1.875,
-        temporal_interpolation_scale=1.25,
-    )  # fmt: skip
+    ours = pn.SinusoidalSpec.preset(
+        "diffusers_3d", 32, spatial_interpolation_scale=1.875, temporal_interpolation_scale=1.25
+    )((3, 5, 7))
     assert_agrees(ours.reshape(3, 35, 32), theirs, 4, 2)
     with pytest.raises(ValueError, match="dim"):
-        pn.sinusoidal_preset("diffusers_3d", (3, 5, 7), 24)
+        pn.SinusoidalSpec.preset("diffusers_3d", 24)((3, 5, 7))
 
 
 @pytest.mark.parametrize("interleave", [False, True])
@@ -348,10 +350,9 @@ def test_timm_2d(reverse, interleave):
     theirs = numbers(
         build([5, 7], 16, 500.0, reverse_coord=reverse, interleave_sin_cos=interleave)
     ).reshape((7, 5, 16) if reverse else (5, 7, 16))
-    ours = pn.sinusoidal_preset(
-        "timm_2d", (5, 7), 16, temperature=500.0, reverse_coord=reverse,
-        interleave_sin_cos=interleave,
-    )  # fmt: skip
+    ours = pn.SinusoidalSpec.preset(
+        "timm_2d", 16, temperature=500.0, reverse_coord=reverse, interleave_sin_cos=interleave
+    )((5, 7))
     assert_agrees(ours, theirs.swapaxes(0, 1) if reverse else theirs, 6, by_power())
 
 
@@ -361,7 +362,7 @@ def test_timm_fourier(shape):
     timm = outside.timm_layers("pos_embed_sincos")
     axes = len(shape)
     dim = axes * 13
-    ours = pn.sinusoidal_preset("timm_fourier", shape, dim, axes=axes, max_res=64)
+    ours = pn.SinusoidalSpec.preset("timm_fourier", dim, axes=axes, max_res=64)(shape)
     bands = timm.pixel_freq_bands(6, 64)
     parts = timm.build_fourier_pos_embed(list(shape), bands, include_grid=True)
     # Bands, pi, a coordinate, the product.
@@ -376,15 +377,26 @@ def test_timm_fourier(shape):
             in_pixels=in_pixels,
         )  # fmt: skip
         theirs = torch.cat([grid, sin, cos], -1).transpose(-1, -2).flatten(axes)
-        ours = pn.sinusoidal_preset(
-            "timm_fourier", shape, dim, axes=axes, max_res=64, linear_bands=False,
-            in_pixels=in_pixels, temperature=100.0,
-        )  # fmt: skip
+        ours = pn.SinusoidalSpec.preset(
+            "timm_fourier",
+            dim,
+            axes=axes,
+            max_res=64,
+            linear_bands=False,
+            in_pixels=in_pixels,
+            temperature=100.0,
+        )(shape)
         assert_agrees(ours, theirs, 32 * math.pi if in_pixels else 7, by_power() + 2)
-        ours = pn.sinusoidal_preset(
-            "timm_fourier", shape, dim - axes, axes=axes, linear_bands=False, max_res=64,
-            include_grid=False, in_pixels=in_pixels, temperature=100.0,
-        )  # fmt: skip
+        ours = pn.SinusoidalSpec.preset(
+            "timm_fourier",
+            dim - axes,
+            axes=axes,
+            linear_bands=False,
+            max_res=64,
+            include_grid=False,
+            in_pixels=in_pixels,
+            temperature=100.0,
+        )(shape)
         assert_agrees(ours, theirs[..., axes:], 32 * math.pi if in_pixels else 7, by_power() + 2)
 
 
@@ -407,17 +419,17 @@ def test_detr_with_and_without_masks(name, normalize):
     options = {"normalize": normalize, "temperature": 300.0}
     # The last cell is at 2 pi; a sum with 1e-6, a quotient, a product before the frequency.
     angle, roundings = (2 * math.pi, by_power() + 3) if normalize else (7, by_power())
-    ours = pn.sinusoidal_preset(name, (5, 7), 16, **options)
+    ours = pn.SinusoidalSpec.preset(name, 16, **options)((5, 7))
     assert_agrees(ours, theirs(None)[0], angle, roundings)
     mask = np.zeros((2, 5, 7), bool)
     mask[0, :3, :6] = True
     mask[1, :5, :2] = True
     expected = theirs(torch.from_numpy(mask))
-    ours = pn.sinusoidal_preset(name, mask, 16, **options)
+    ours = pn.SinusoidalSpec.preset(name, 16, **options)(mask)
     # What is no image may have coordinates without an end: lines of nothing, divided by 1e-6.
     shown = mask if normalize else np.ones_like(mask)
     assert_agrees(ours[shown], expected[torch.from_numpy(shown)], angle, roundings)
-    as_tensor = pn.sinusoidal_preset(name, torch.from_numpy(mask), 16, **options)
+    as_tensor = pn.SinusoidalSpec.preset(name, 16, **options)(torch.from_numpy(mask))
     np.testing.assert_allclose(as_tensor.numpy()[shown], ours[shown], rtol=0, atol=SINES)
 
 
@@ -430,7 +442,7 @@ def test_positional_encodings(axes, dim):
     encode = getattr(encodings, f"PositionalEncoding{axes}D")(dim)
     theirs = encode(torch.zeros(1, *shape, dim))[0]
     positions = shape if axes > 1 else shape[0]
-    ours = pn.sinusoidal_preset("positional_encodings", positions, dim, axes=axes)
+    ours = pn.SinusoidalSpec.preset("positional_encodings", dim, axes=axes)(positions)
     assert_agrees(ours, theirs, 4, by_power())
 
 
@@ -447,7 +459,7 @@ def test_detr_boxes(axes):
     boxes = np.random.default_rng(1).uniform(0, 1, (2, 6, axes)).astype(np.float32)
     theirs = encode(torch.from_numpy(boxes), 8, 300)
     given = boxes if axes > 1 else boxes[..., 0]
-    ours = pn.sinusoidal_preset("detr_boxes", given, 8 * axes, axes=axes, temperature=300.0)
+    ours = pn.SinusoidalSpec.preset("detr_boxes", 8 * axes, axes=axes, temperature=300.0)(given)
     assert_agrees(ours, theirs, 2 * math.pi, by_power() + 2)
 
 
@@ -456,7 +468,7 @@ def test_gligen():
     boxes = np.random.default_rng(2).uniform(0, 1, (2, 6, 4)).astype(np.float32)
     get = owner("diffusers.models.embeddings", "get_fourier_embeds_from_boundingbox")
     theirs = get(8, torch.from_numpy(boxes))
-    assert_agrees(pn.sinusoidal_preset("gligen", boxes, 64), theirs, 100, by_power())
+    assert_agrees(pn.SinusoidalSpec.preset("gligen", 64)(boxes), theirs, 100, by_power())
 
 
 # --- Names
@@ -465,36 +477,39 @@ def test_gligen():
 def test_every_preset_is_tested_and_described():
     with open(__file__, encoding="utf-8") as file:
         text = file.read()
-    for name, described in pn.sinusoidal_presets().items():
+    for name, described in pn.SinusoidalSpec.presets().items():
         assert f'"{name}"' in text, f"{name} has no owner here"
         assert ": " in described
 
 
 def test_unknown_names_and_options():
     with pytest.raises(
-        ValueError, match=r"name: expected one of the [0-9]+ names in sinusoidal_presets.*'vit'"
+        ValueError,
+        match=r"name: expected one of the [0-9]+ names in SinusoidalSpec.presets\(\).*'vit'",
     ):
-        pn.sinusoidal_preset("vit", (3, 3), 8)
+        pn.SinusoidalSpec.preset("vit", 8)
     with pytest.raises(TypeError, match="name"):
-        pn.sinusoidal_preset(None, (3, 3), 8)  # type: ignore[arg-type]
+        pn.SinusoidalSpec.preset(None, 8)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"options: .* of mae, cls_token, got temperature"):
-        pn.sinusoidal_preset("mae", (3, 3), 8, temperature=2.0)
+        pn.SinusoidalSpec.preset("mae", 8, temperature=2.0)
     with pytest.raises(TypeError, match="dim"):
-        pn.SinusoidalSpec.from_preset("mae", 8.0)  # type: ignore[arg-type]
+        pn.SinusoidalSpec.preset("mae", 8.0)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="dim"):
-        pn.SinusoidalSpec.from_preset("nerf", 62)
+        pn.SinusoidalSpec.preset("nerf", 62)
     with pytest.raises(ValueError, match="inv_freq"):
-        pn.SinusoidalSpec.from_preset("gaussian_fourier", 8, weight=[1.0, 2.0])
-    match = "sinusoidal_preset: options: expected weight, which gaussian_fourier needs, got None"
+        pn.SinusoidalSpec.preset("gaussian_fourier", 8, weight=[1.0, 2.0])
+    match = (
+        "SinusoidalSpec.preset: options: expected weight, which gaussian_fourier needs, got None"
+    )
     with pytest.raises(ValueError, match=match):
-        pn.sinusoidal_preset("gaussian_fourier", 5, 16)
+        pn.SinusoidalSpec.preset("gaussian_fourier", 16)
 
 
 @NEEDS_NATIVE
 @pytest.mark.parametrize("name", ["fairseq", "mae", "nerf", "detr", "timm_2d", "timm_fourier"])
 def test_tensors_have_the_bits_of_arrays(name):
     torch = pytest.importorskip("torch")
-    spec = pn.SinusoidalSpec.from_preset(name, {"nerf": 63, "timm_fourier": 66}.get(name, 64))
+    spec = pn.SinusoidalSpec.preset(name, {"nerf": 63, "timm_fourier": 66}.get(name, 64))
     if name == "nerf":
         given, tensor = POINTS, torch.from_numpy(POINTS)
     elif name == "fairseq":

@@ -72,8 +72,8 @@ def test_an_inverse_of_another_kind_is_true_or_false_as_for_arrays():
 def test_cosines_of_tokens_go_with_sines_of_every_batch_row():
     q = np.arange(48.0).reshape(2, 6, 4)
     cos, sin = np.full((6, 2), 0.5), np.arange(24.0).reshape(2, 6, 2)
-    result = pn.apply_rotary_tables(q, cos, sin, layout="bsd")
-    expected = pn.apply_rotary_tables(q, np.stack([cos, cos]), sin, layout="bsd")
+    result = pn.apply_rotary(q, None, pn.Tables(cos, sin), layout="bsd")
+    expected = pn.apply_rotary(q, None, pn.Tables(np.stack([cos, cos]), sin), layout="bsd")
     np.testing.assert_array_equal(result, expected)
 
 

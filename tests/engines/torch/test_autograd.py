@@ -67,7 +67,7 @@ def test_apply_rotary_qk(case, device):
 
 @pytest.mark.parametrize("name", ["sbhd-batched", "thd-far", "middle-slice", "inverse"])
 @pytest.mark.parametrize("learned", [False, True], ids=["fixed tables", "learned tables"])
-def test_apply_rotary_tables(name, learned, device):
+def test_rotations_by_tables(name, learned, device):
     case = BY_NAME[name]
     x = leaf(case, device)
     # No sines and cosines: whatever the tables hold, the gradient is that of the formula.
@@ -76,13 +76,13 @@ def test_apply_rotary_tables(name, learned, device):
     sin.requires_grad_(learned)
 
     def rotate(x, cos, sin):
-        return pn.apply_rotary_tables(x, cos, sin, **case.table_options())
+        return pn.apply_rotary(x, None, pn.Tables(cos, sin), **case.table_options())
 
     assert gradcheck(rotate, (x, cos, sin))
     assert gradgradcheck(rotate, (x, cos, sin))
 
     def rotate_qk(q, k, cos, sin):
-        return pn.apply_rotary_qk_tables(q, k, cos, sin, **case.table_options())
+        return pn.apply_rotary_qk(q, k, None, pn.Tables(cos, sin), **case.table_options())
 
     k = leaf(case, device, seed=3)
     assert gradcheck(rotate_qk, (x, k, cos, sin))
@@ -133,7 +133,7 @@ def rotate_qk_by_tables(q, k, positions, f, **options):
     """`apply_rotary_qk` in layout bhsd with the tables of its positions."""
     steps = torch.arange(q.shape[2], device=q.device) if positions is None else positions
     tables = pn.rotary_tables(steps, f, scale=options.pop("scale", 1.0), dtype=torch.float64)
-    return pn.apply_rotary_qk_tables(q, k, *tables, **options)
+    return pn.apply_rotary_qk(q, k, None, pn.Tables(*tables), **options)
 
 
 @pytest.mark.parametrize("rotate", [pn.apply_rotary_qk, rotate_qk_by_tables])
@@ -165,11 +165,8 @@ def test_q_and_k_in_place_as_slices_of_a_packed_qkv(device):
     packed = random((1, 3, 32), torch.float64, device, requires_grad=True)
     frequencies = inv_freq(device=device)
     tables = pn.rotary_tables(torch.arange(3, device=device), frequencies, dtype=torch.float64)
-    for function, angles in (
-        (pn.apply_rotary_qk, {"positions": None, "inv_freq": frequencies}),
-        (pn.apply_rotary_qk_tables, dict(zip(("cos", "sin"), tables, strict=True))),
-    ):
-        rotate = functools.partial(function, **angles)
+    for angles in (frequencies, pn.Tables(*tables)):
+        rotate = functools.partial(pn.apply_rotary_qk, positions=None, inv_freq=angles)
         assert gradcheck(f, packed)
 
 

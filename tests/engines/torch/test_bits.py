@@ -8,6 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch_cases  # noqa: E402
+from rotating import public  # noqa: E402
 from torch_cases import (  # noqa: E402
     FAR,
     FLOATS,
@@ -72,7 +73,7 @@ def test_rotations_by_tables_have_the_bits_of_numpy(name, dtype, table_dtype, ke
     case = BY_NAME[name]
     q, k = (random(case.shape(h=h), dtype, kernel_device, seed=h) for h in (4, 2))
     tables, options = case.tables(table_dtype, kernel_device), case.table_options()
-    of_one, of_two = pn.apply_rotary_tables, pn.apply_rotary_qk_tables
+    of_one, of_two = public("apply_rotary by tables"), public("apply_rotary_qk by tables")
     assert_bits_of_numpy(of_one, of_two, q, k, *tables, **options)
 
 
@@ -160,15 +161,15 @@ def test_add_sinusoidal_has_the_bits_of_numpy(positions, layout, dtype, kernel_d
         lambda x, inv_freq: pn.add_sinusoidal(x, layout="sin_cos"),
         lambda x, inv_freq: pn.sinusoidal(torch.arange(4001), 128),
         lambda x, inv_freq: pn.rotary_tables(torch.arange(8001), inv_freq)[1],
-        lambda x, inv_freq: pn.apply_rotary_qk_tables(
-            x, x[:, :3] * 2, *pn.rotary_tables(torch.arange(701), inv_freq)
+        lambda x, inv_freq: pn.apply_rotary_qk(
+            x, x[:, :3] * 2, None, pn.Tables(*pn.rotary_tables(torch.arange(701), inv_freq))
         )[1],
     ],
     ids=["rotary", "qk", "in place", "add", "sinusoidal", "tables", "qk by tables"],
 )
 def test_threads_do_not_change_bits(call):
     x = random((1, 7, 701, 128))
-    inv_freq = torch.tensor(pn.rotary_frequencies(128)[0])
+    inv_freq = torch.tensor(pn.rotary.rotary_frequencies(128)[0])
     torch.set_num_threads(1)
     one = call(x, inv_freq)
     torch.set_num_threads(2)

@@ -45,7 +45,7 @@ each_dynamic = pytest.mark.parametrize(
 
 
 def inv_freq(device="cpu"):
-    return torch.tensor(pn.rotary_frequencies(8)[0], device=device)
+    return torch.tensor(pn.rotary.rotary_frequencies(8)[0], device=device)
 
 
 Q, K, POSITIONS = random((2, 3, 5, 8)), random((2, 1, 5, 8), seed=1), torch.tensor([7, 5, 0, -3, 9])
@@ -86,16 +86,22 @@ DIFFERENTIABLE = {
         lambda q, k: pn.apply_rotary_qk(q * 2, k * 2, None, f(q), inplace=True), (Q, K)
     ),
     "q is k": (lambda q: pn.apply_rotary_qk(q, q, None, f(q)), (Q,)),
-    "apply_rotary_tables": (lambda q: pn.apply_rotary_tables(q, *tables(q)), (Q,)),
-    "apply_rotary_qk_tables": (
-        lambda q, k: pn.apply_rotary_qk_tables(q, k, *tables(q), pairing="interleaved"), (Q, K)
+    "apply_rotary by tables": (lambda q: pn.apply_rotary(q, None, pn.Tables(*tables(q))), (Q,)),
+    "apply_rotary_qk by tables": (
+        lambda q, k: pn.apply_rotary_qk(q, k, None, pn.Tables(*tables(q)), pairing="interleaved"),
+        (Q, K),
     ),
-    "apply_rotary_qk_tables in place": (
-        lambda q, k: pn.apply_rotary_qk_tables(q * 2, k * 2, *tables(q), inplace=True), (Q, K)
+    "apply_rotary_qk by tables in place": (
+        lambda q, k: pn.apply_rotary_qk(q * 2, k * 2, None, pn.Tables(*tables(q)), inplace=True),
+        (Q, K),
     ),
-    "apply_rotary_qk_tables of one": (lambda q: pn.apply_rotary_qk_tables(q, q, *tables(q)), (Q,)),
-    "apply_rotary_qk_tables learned": (
-        lambda q, k, c: pn.apply_rotary_qk_tables(q, k, c, c * 2), (Q, K, random((5, 4), seed=2))
+    "apply_rotary_qk by tables of one": (
+        lambda q: pn.apply_rotary_qk(q, q, None, pn.Tables(*tables(q))),
+        (Q,),
+    ),
+    "apply_rotary_qk by tables learned": (
+        lambda q, k, c: pn.apply_rotary_qk(q, k, None, pn.Tables(c, c * 2)),
+        (Q, K, random((5, 4), seed=2)),
     ),
     "add_sinusoidal": (lambda q: pn.add_sinusoidal(q, x_scale=2.0, layout="sin_cos"), (Q,)),
     "add_sinusoidal positions": (lambda q, p: pn.add_sinusoidal(q, p), (Q, POSITIONS)),
@@ -123,8 +129,8 @@ OTHERS = {
     "apply_rotary_qk on parts of the input": (
         lambda q: pn.apply_rotary_qk(q[:, :2], q[:, 2:], None, f(q), inplace=True), (Q,)
     ),
-    "apply_rotary_qk_tables on the input": (
-        lambda q, k: pn.apply_rotary_qk_tables(q, k, *tables(q), inplace=True), (Q, K)
+    "apply_rotary_qk by tables on the input": (
+        lambda q, k: pn.apply_rotary_qk(q, k, None, pn.Tables(*tables(q)), inplace=True), (Q, K)
     ),
     "add_sinusoidal on the input": (lambda q: pn.add_sinusoidal(q, out=q), (Q,)),
     "Rotary on the input": (lambda q, k: ROPE(q, k, inplace=True), (Q, K)),
@@ -132,8 +138,8 @@ OTHERS = {
     "apply_rotary_qk positions of each": (
         lambda q, k, p: pn.apply_rotary_qk(q, k, (p, p + 1), f(q)), (Q, K, POSITIONS)
     ),
-    "apply_rotary_qk_tables rows": (
-        lambda q, k, p: pn.apply_rotary_qk_tables(q, k, *tables(q), rows=p // 10 + 1),
+    "apply_rotary_qk by tables rows": (
+        lambda q, k, p: pn.apply_rotary_qk(q, k, None, pn.Tables(*tables(q), rows=p // 10 + 1)),
         (Q, K, POSITIONS),
     ),
 }  # fmt: skip
@@ -254,8 +260,8 @@ VARYING = {
     "apply_rotary": lambda q, p: pn.apply_rotary(q, p, f(q)),
     "without positions": lambda q, p: pn.apply_rotary(q, None, f(q)),
     "in place": lambda q, p: pn.apply_rotary_qk(q * 1, q * 2, p, f(q), inplace=True)[1],
-    "by tables": lambda q, p: pn.apply_rotary_qk_tables(
-        q * 1, q * 2, *pn.rotary_tables(p, f(q)), inplace=True
+    "by tables": lambda q, p: pn.apply_rotary_qk(
+        q * 1, q * 2, None, pn.Tables(*pn.rotary_tables(p, f(q))), inplace=True
     )[1],
     "Rotary": lambda q, p: ROPE(q, q * 2, p)[1],
     "sinusoidal": lambda q, p: pn.sinusoidal(p, 8),
@@ -317,7 +323,7 @@ def test_a_rotary_may_be_made_inside(fullgraph):
 
 @pytest.mark.xfail(reason="torch.compile has no dtype of an array; pass inv_freq as a tensor")
 def test_frequencies_may_be_an_array():
-    frequencies, _ = pn.rotary_frequencies(8)
+    frequencies, _ = pn.rotary.rotary_frequencies(8)
     assert_like_eager(lambda q: pn.apply_rotary(q, None, frequencies), Q)
 
 
@@ -383,7 +389,7 @@ def test_compiled_torch_func(transform, device):
 @pytest.mark.parametrize(
     ("names", "dynamic"),
     [
-        (("apply_rotary_qk_tables in place", "add_sinusoidal", "Rotary"), False),
+        (("apply_rotary_qk by tables in place", "add_sinusoidal", "Rotary"), False),
         (("apply_rotary options",), True),
     ],
     ids=["static", "dynamic"],

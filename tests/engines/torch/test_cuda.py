@@ -260,8 +260,10 @@ def test_errors_name_the_device():
         "inv_freq": lambda: pn.apply_rotary_qk(i.x, i.k, None, i.f.cpu(), inplace=True),
         "k": lambda: pn.apply_rotary_qk(i.x, i.k.cpu(), None, i.f, inplace=True),
         "axis_map": lambda: pn.rotary_tables(i.axes, i.f, axis_map=i.axis_map.cpu()),
-        "sin": lambda: pn.apply_rotary_tables(i.x, i.cos, i.sin.cpu(), out=i.x),
-        "cos": lambda: pn.apply_rotary_qk_tables(i.x, i.k, i.cos.cpu(), i.sin, inplace=True),
+        "sin": lambda: pn.apply_rotary(i.x, None, pn.Tables(i.cos, i.sin.cpu()), out=i.x),
+        "cos": lambda: pn.apply_rotary_qk(
+            i.x, i.k, None, pn.Tables(i.cos.cpu(), i.sin), inplace=True
+        ),
         "out": lambda: pn.add_sinusoidal(i.x, out=i.out.cpu()),
     }.items():
         before = i.x.clone()

@@ -132,7 +132,9 @@ def test_which_tensors_the_kernels_serve(machine):
         assert (rotated.device, rotated.shape) == (x.device, x.shape)
         q, k = pn.apply_rotary_qk(x, torch.empty(2, 1, 5, 8, device="cuda"), None, f)
         assert (q.device, k.shape) == (x.device, (2, 1, 5, 8))
-        q, k = pn.apply_rotary_qk_tables(q, k, *torch.empty(2, 5, 4, device="cuda"), inplace=True)
+        q, k = pn.apply_rotary_qk(
+            q, k, None, pn.Tables(*torch.empty(2, 5, 4, device="cuda")), inplace=True
+        )
         assert (q.device, k.shape) == (x.device, (2, 1, 5, 8))
         table = pn.sinusoidal(7, 8, device="cuda")
         assert (table.device.type, table.shape) == ("cuda", (7, 8))

@@ -21,13 +21,13 @@ device = torch_cases.device
 def test_what_has_no_memory_does_not_overlap():
     memory = torch.empty(2, 9, 8, device="meta")
     x, out = memory[:, :5], memory[:, 1:6]
-    assert pn.apply_rotary(x, None, pn.frequencies(8), layout="bsd", out=out) is out
+    assert pn.apply_rotary(x, None, pn.sinusoids.frequencies(8), layout="bsd", out=out) is out
     assert not results.overlap(x, out)
 
 
 @pytest.mark.usefixtures("backend")
 def test_out_may_lie_beside_x(device):
-    memory, inv_freq = random((2, 3, 5, 16), device=device), pn.frequencies(8)
+    memory, inv_freq = random((2, 3, 5, 16), device=device), pn.sinusoids.frequencies(8)
     x, out = memory[..., :8], memory[..., 8:]
     expected, before = pn.apply_rotary(x.clone(), None, inv_freq), x.clone()
     pn.apply_rotary(x, None, inv_freq, out=out)

@@ -107,23 +107,27 @@ def test_apply_rotary_by_out_and_in_place(case, device):
 
 @each_dtype
 @pytest.mark.parametrize("name", ["sbhd-batched", "thd-far", "middle-slice", "sd-blocks"])
-def test_apply_rotary_tables(name, dtype, device):
+def test_rotations_by_tables(name, dtype, device):
     case = {c.name: c for c in torch_cases.ROTARY_CASES}[name]
     x = random(case.shape(), dtype, device)
     for table_dtype in FLOATS:
         cos, sin = case.tables(table_dtype, device)
         native, composition = both(
-            lambda cos=cos, sin=sin: pn.apply_rotary_tables(x, cos, sin, **case.table_options())
+            lambda cos=cos, sin=sin: pn.apply_rotary(
+                x, None, pn.Tables(cos, sin), **case.table_options()
+            )
         )
         assert_near(composition, native, pair_bound(x), dtype)
         k = random(case.shape(h=1), dtype, device, seed=1)
         with plain_operations():
-            pair = pn.apply_rotary_qk_tables(x, k, cos, sin, **case.table_options())
+            pair = pn.apply_rotary_qk(x, k, None, pn.Tables(cos, sin), **case.table_options())
             assert torch.equal(pair[0], composition)
-            assert torch.equal(pair[1], pn.apply_rotary_tables(k, cos, sin, **case.table_options()))
+            assert torch.equal(
+                pair[1], pn.apply_rotary(k, None, pn.Tables(cos, sin), **case.table_options())
+            )
             places = x.clone(), k.clone()
-            result = pn.apply_rotary_qk_tables(
-                *places, cos, sin, **case.table_options(), inplace=True
+            result = pn.apply_rotary_qk(
+                *places, None, pn.Tables(cos, sin), inplace=True, **case.table_options()
             )
         for place, there, expected in zip(places, result, pair, strict=True):
             assert there is place
@@ -214,8 +218,11 @@ def test_gradients_of_the_other_functions(device):
     cos, sin = (random((5, 4), torch.float64, device, s, requires_grad=True) for s in (1, 2))
     functions = [
         (lambda: pn.add_sinusoidal(x, x_scale=3.0), (x,)),
-        (lambda: pn.apply_rotary_tables(x, cos, sin, layout="bsd"), (x, cos, sin)),
-        (lambda: pn.apply_rotary_qk_tables(x, x * 2, cos, sin, layout="bsd")[1], (x, cos, sin)),
+        (lambda: pn.apply_rotary(x, None, pn.Tables(cos, sin), layout="bsd"), (x, cos, sin)),
+        (
+            lambda: pn.apply_rotary_qk(x, x * 2, None, pn.Tables(cos, sin), layout="bsd")[1],
+            (x, cos, sin),
+        ),
         (lambda: pn.Rotary(8)(x, x * 2, layout="bsd")[1], (x,)),
     ]
     for function, inputs in functions:
@@ -227,7 +234,7 @@ def test_gradients_of_the_other_functions(device):
     with plain_operations():
         assert torch.autograd.gradcheck(lambda x: pn.apply_rotary_qk(
             x, x * 2, torch.tensor(FAR, device=device),
-            torch.tensor(pn.rotary_frequencies(8)[0], device=device), layout="bsd",
+            torch.tensor(pn.rotary.rotary_frequencies(8)[0], device=device), layout="bsd",
         ), x)  # fmt: skip
 
 
@@ -242,7 +249,7 @@ def test_modules(device):
 def test_torch_func_of_the_composition(device):
     x = random((4, 3, 5, 8), torch.float64, device)
     points = torch.arange(20, device=device).reshape(4, 5)
-    inv_freq = torch.tensor(pn.rotary_frequencies(8)[0], device=device)
+    inv_freq = torch.tensor(pn.rotary.rotary_frequencies(8)[0], device=device)
 
     def rotate(x, p):
         return pn.apply_rotary(x, p, inv_freq, layout="hsd")
@@ -283,7 +290,7 @@ def _without_library(monkeypatch):
 
 @pytest.mark.usefixtures("_without_library")
 def test_without_the_operators_everything_is_there(device):
-    f = torch.tensor(pn.rotary_frequencies(16)[0], device=device)
+    f = torch.tensor(pn.rotary.rotary_frequencies(16)[0], device=device)
     q = random((2, 3, 5, 16), device=device, requires_grad=True)
     k = random((2, 1, 5, 16), device=device)
     calls = []
@@ -301,8 +308,8 @@ def test_without_the_operators_everything_is_there(device):
             *pn.rotary_tables(points, f),
             pn.apply_rotary(q, points, f),
             *pn.apply_rotary_qk(q, k, points, f),
-            pn.apply_rotary_tables(q, *pn.rotary_tables(points, f)),
-            *pn.apply_rotary_qk_tables(q, k, *pn.rotary_tables(points, f)),
+            pn.apply_rotary(q, None, pn.Tables(*pn.rotary_tables(points, f))),
+            *pn.apply_rotary_qk(q, k, None, pn.Tables(*pn.rotary_tables(points, f))),
             *pn.Rotary(16)(q, k, points),
         ]
         results[4].sum().backward()
@@ -316,8 +323,10 @@ def test_without_the_operators_everything_is_there(device):
         *pn.rotary_tables(numpy_points, numpy_f),
         pn.apply_rotary(numpy_q, numpy_points, numpy_f),
         *pn.apply_rotary_qk(numpy_q, numpy_k, numpy_points, numpy_f),
-        pn.apply_rotary_tables(numpy_q, *pn.rotary_tables(numpy_points, numpy_f)),
-        *pn.apply_rotary_qk_tables(numpy_q, numpy_k, *pn.rotary_tables(numpy_points, numpy_f)),
+        pn.apply_rotary(numpy_q, None, pn.Tables(*pn.rotary_tables(numpy_points, numpy_f))),
+        *pn.apply_rotary_qk(
+            numpy_q, numpy_k, None, pn.Tables(*pn.rotary_tables(numpy_points, numpy_f))
+        ),
         *pn.Rotary(16)(numpy_q, numpy_k, numpy_points),
     ]
     for result, array in zip(results, expected, strict=True):
@@ -337,10 +346,14 @@ def test_meta_tensors(case):
     results = [
         (pn.apply_rotary(q, *positional, **options), case.shape()),
         (pn.apply_rotary_qk(q, k, *positional, **options)[1], case.shape(h=1)),
-        (pn.apply_rotary_tables(q, *meta_tables(case, dtype), **case.table_options()),
+        (pn.apply_rotary(q, None, pn.Tables(*meta_tables(case, dtype)), **case.table_options()),
          case.shape()),
-        (pn.apply_rotary_qk_tables(q, k, *meta_tables(case, dtype), **case.table_options())[1],
-         case.shape(h=1)),
+        (
+            pn.apply_rotary_qk(
+                q, k, None, pn.Tables(*meta_tables(case, dtype)), **case.table_options()
+            )[1],
+            case.shape(h=1),
+        ),
         (pn.apply_rotary(q, *positional, **options, out=q), case.shape()),
     ]  # fmt: skip
     if positions is not None:

@@ -51,7 +51,7 @@ def bound(call, q, k, inplace=False):
     rotated = pn.engines.backend.door.call_bound(call, q, k, COS, SIN)
     if rotated is not NotImplemented:
         return rotated
-    return pn.apply_rotary_qk_tables(q, k, COS, SIN, inplace=inplace)
+    return pn.apply_rotary_qk(q, k, None, pn.Tables(COS, SIN), inplace=inplace)
 
 
 # Calls on q [1, 2, 3, 8] and k [1, 1, 3, 8].
@@ -60,7 +60,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "in place": lambda q, k: pn.apply_rotary_qk(q, k, None, INV_FREQ, inplace=True),
     "one, out": lambda q, k: (pn.apply_rotary(q, None, INV_FREQ, out=torch.empty_like(q)),),
     "one, in place": lambda q, k: (pn.apply_rotary(q, None, INV_FREQ, out=q),),
-    "tables": lambda q, k: pn.apply_rotary_qk_tables(q, k, COS, SIN),
+    "tables": lambda q, k: pn.apply_rotary_qk(q, k, None, pn.Tables(COS, SIN)),
     "bound": lambda q, k: bound(BOUND, q, k),
     "bound, in place": lambda q, k: bound(BOUND_IN_PLACE, q, k, inplace=True),
     "sinusoid": lambda q, k: (pn.sinusoidal(q, 4),),

@@ -16,6 +16,7 @@ from gradient_cases import (  # noqa: E402
     f_for,
     inv_freq,
 )
+from rotating import public  # noqa: E402
 from torch_cases import FAR, random  # noqa: E402
 
 import posenc_native as pn  # noqa: E402
@@ -76,7 +77,7 @@ def test_jacrev_is_the_matrix_of_the_rotation(device):
     cos, sin = pn.rotary_tables(3, inv_freq(device=device), dtype=torch.float64)
 
     def by_tables(x):
-        return pn.apply_rotary_tables(x, cos, sin, layout="sd")
+        return pn.apply_rotary(x, None, pn.Tables(cos, sin), layout="sd")
 
     close(torch.func.jacrev(by_tables)(x), jacobian_by_columns(by_tables, x))
 
@@ -86,7 +87,7 @@ def test_jacrev_is_the_matrix_of_the_rotation(device):
     close(torch.func.jacrev(q_and_k)(x), jacobian_by_columns(q_and_k, x))
 
     def q_and_k_by_tables(x):
-        return pn.apply_rotary_qk_tables(x, x * 2, cos, sin, layout="sd")[1]
+        return pn.apply_rotary_qk(x, x * 2, None, pn.Tables(cos, sin), layout="sd")[1]
 
     close(torch.func.jacrev(q_and_k_by_tables)(x), jacobian_by_columns(q_and_k_by_tables, x))
 
@@ -115,9 +116,11 @@ def test_forward_mode(function, requires_grad, device):
 OF_ALL = {
     "apply_rotary": lambda x, p, f, cos, sin: pn.apply_rotary(x, p, f),
     "apply_rotary_qk": lambda x, p, f, cos, sin: pn.apply_rotary_qk(x, x * 2, p, f)[1],
-    "apply_rotary_tables": lambda x, p, f, cos, sin: pn.apply_rotary_tables(x, cos, sin),
-    "apply_rotary_qk_tables": lambda x, p, f, cos, sin: pn.apply_rotary_qk_tables(
-        x, x * 2, cos, sin
+    "apply_rotary by tables": lambda x, p, f, cos, sin: pn.apply_rotary(
+        x, None, pn.Tables(cos, sin)
+    ),
+    "apply_rotary_qk by tables": lambda x, p, f, cos, sin: pn.apply_rotary_qk(
+        x, x * 2, None, pn.Tables(cos, sin)
     )[1],
 }
 each_of_all = pytest.mark.parametrize("function", OF_ALL.values(), ids=OF_ALL)
@@ -200,12 +203,12 @@ IN_PLACE_OF_ALL = {
     "apply_rotary_qk, out": lambda q, k, f, cos, sin: pn.apply_rotary_qk(
         q, k, None, f, out=(torch.empty_like(q), torch.empty_like(k))
     ),
-    "apply_rotary_tables": lambda q, k, f, cos, sin: (
-        pn.apply_rotary_tables(q, cos, sin, out=q),
+    "apply_rotary by tables": lambda q, k, f, cos, sin: (
+        pn.apply_rotary(q, None, pn.Tables(cos, sin), out=q),
         k,
     ),
-    "apply_rotary_qk_tables": lambda q, k, f, cos, sin: pn.apply_rotary_qk_tables(
-        q, k, cos, sin, inplace=True
+    "apply_rotary_qk by tables": lambda q, k, f, cos, sin: pn.apply_rotary_qk(
+        q, k, None, pn.Tables(cos, sin), inplace=True
     ),
 }
 
@@ -270,11 +273,19 @@ MAPPED = {
     "axis_map [A, b, s]": (lambda x, p: pn.apply_rotary(x, p, f_for(x), axis_map=[0, 1, 1, 0]),
                            (2, 3, 5, 8), (2, 2, 5)),
     "qk": (lambda x, p: pn.apply_rotary_qk(x, x[:, :1] * 2, p, f_for(x))[1], (2, 3, 5, 8), (2, 5)),
-    "tables": (lambda x, p: pn.apply_rotary_tables(x, *pn.rotary_tables(p, f_for(x))), (2, 3, 5, 8),
-               (2, 5)),
+    "tables": (
+        lambda x, p: pn.apply_rotary(x, None, pn.Tables(*pn.rotary_tables(p, f_for(x)))),
+        (2, 3, 5, 8),
+        (2, 5),
+    ),
     "qk by tables": (
-        lambda x, p: pn.apply_rotary_qk_tables(
-            x, x[:, :1] * 2, *pn.rotary_tables(p, f_for(x)), pairing="interleaved", inverse=True
+        lambda x, p: pn.apply_rotary_qk(
+            x,
+            x[:, :1] * 2,
+            None,
+            pn.Tables(*pn.rotary_tables(p, f_for(x))),
+            pairing="interleaved",
+            inverse=True,
         )[1],
         (2, 3, 5, 8),
         (2, 5),
@@ -353,12 +364,12 @@ def test_vmap_over_tables_that_differ(device):
     x = random((4, 2, 3, 5, 8), torch.float64, device)
     cos = random((5, 4, 4), torch.float64, device, seed=1)
     sin = random((4, 2, 5, 4), torch.float64, device, seed=2)
-    apply = torch.vmap(pn.apply_rotary_tables, in_dims=(0, 1, 0))
-    expected = [pn.apply_rotary_tables(x[i], cos[:, i], sin[i]) for i in range(4)]
+    apply = torch.vmap(public("apply_rotary by tables"), in_dims=(0, 1, 0))
+    expected = [pn.apply_rotary(x[i], None, pn.Tables(cos[:, i], sin[i])) for i in range(4)]
     assert torch.equal(apply(x, cos, sin), torch.stack(expected))
     k = random((2, 1, 5, 8), torch.float64, device, seed=3)  # the same for all
-    apply = torch.vmap(pn.apply_rotary_qk_tables, in_dims=(0, None, 1, 0))
-    pairs = [pn.apply_rotary_qk_tables(x[i], k, cos[:, i], sin[i]) for i in range(4)]
+    apply = torch.vmap(public("apply_rotary_qk by tables"), in_dims=(0, None, 1, 0))
+    pairs = [pn.apply_rotary_qk(x[i], k, None, pn.Tables(cos[:, i], sin[i])) for i in range(4)]
     for mapped, each in zip(apply(x, k, cos, sin), zip(*pairs, strict=True), strict=True):
         assert torch.equal(mapped, torch.stack(each))
 
@@ -411,7 +422,7 @@ def test_vmap_over_the_offset_of_queries(device):
          (torch.ones(2, 1, 3, 5, 8), AXES)),
         (lambda p, axes: pn.rotary_tables(p, torch.ones(4), axis_map=axes),
          (torch.ones(2, 2, 5), AXES)),
-        (lambda x, t: pn.apply_rotary_tables(x, t, t, rows=torch.arange(5)),
+        (lambda x, t: pn.apply_rotary(x, None, pn.Tables(t, t, rows=torch.arange(5))),
          (torch.ones(2, 1, 3, 5, 8), torch.ones(2, 9, 4))),
     ],
     ids=["apply_rotary", "rotary_tables", "rows"],

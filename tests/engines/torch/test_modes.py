@@ -16,7 +16,7 @@ from gradient_cases import (  # noqa: E402
     each_of,
     f_for,
 )
-from rotating import computing  # noqa: E402
+from rotating import computing, public  # noqa: E402
 from torch_cases import FLOATS, assert_same_bits, dtype_id, random  # noqa: E402
 
 import posenc_native as pn  # noqa: E402
@@ -60,7 +60,7 @@ def test_backward_notices_that_a_saved_tensor_was_overwritten(write, kernel_devi
 
 @pytest.mark.parametrize(
     "function",
-    ["apply_rotary", "apply_rotary_qk", "apply_rotary_tables", "apply_rotary_qk_tables"],
+    ["apply_rotary", "apply_rotary_qk", "apply_rotary by tables", "apply_rotary_qk by tables"],
 )
 def test_backward_notices_that_positions_or_tables_were_overwritten(function, kernel_device):
     x = random((2, 3, 5, 8), device=kernel_device, requires_grad=True)
@@ -70,9 +70,9 @@ def test_backward_notices_that_positions_or_tables_were_overwritten(function, ke
         if "tables" in function:
             others = list(pn.rotary_tables(positions, inv_freq))
         if "qk" in function:
-            result = getattr(pn, function)(x, x * 2, *others)[0]
+            result = public(function)(x, x * 2, *others)[0]
         else:
-            result = getattr(pn, function)(x, *others)
+            result = public(function)(x, *others)
         others[argument] += 1
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             result.sum().backward()
@@ -110,8 +110,8 @@ def test_out_of_an_input_with_gradient_is_refused(kernel_device):
         pn.apply_rotary(x, None, inv_freq, out=out)
     with pytest.raises(ValueError, match="add_sinusoidal: out: "):
         pn.add_sinusoidal(x, out=out)
-    with pytest.raises(ValueError, match="apply_rotary_tables: out: "):
-        pn.apply_rotary_tables(x, *pn.rotary_tables(5, inv_freq), out=out)
+    with pytest.raises(ValueError, match="apply_rotary: out: "):
+        pn.apply_rotary(x, None, pn.Tables(*pn.rotary_tables(5, inv_freq)), out=out)
     assert not out.any()
     with torch.no_grad():
         pn.apply_rotary(x, None, inv_freq, out=out)
@@ -161,7 +161,7 @@ def test_autograd_saves_no_copy_of_the_input(kernel_device):
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
         pn.apply_rotary_qk(x, x * 1, positions, inv_freq)
-        pn.apply_rotary_qk_tables(x, x * 1, *pn.rotary_tables(positions, inv_freq))
+        pn.apply_rotary_qk(x, x * 1, None, pn.Tables(*pn.rotary_tables(positions, inv_freq)))
         pn.add_sinusoidal(x)
     assert x.shape not in saved
 

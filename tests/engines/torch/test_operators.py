@@ -7,6 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch_cases  # noqa: E402
+from rotating import turned_by  # noqa: E402
 from torch_cases import (  # noqa: E402
     FAR,
     FLOATS,
@@ -21,7 +22,7 @@ from torch_cases import (  # noqa: E402
 
 import posenc_native as pn  # noqa: E402
 from posenc_native.core.calls.norms import Norm  # noqa: E402
-from posenc_native.core.calls.rotation import Rotation, TableRotation  # noqa: E402
+from posenc_native.core.calls.rotation import Rotation, flat  # noqa: E402
 from posenc_native.engines import backend  # noqa: E402
 from posenc_native.engines.torch import library, recurrent  # noqa: E402, F401 - operators
 
@@ -105,7 +106,7 @@ def norm_sample(tables=False, tensors=2, dtype=torch.float32, append=False, over
         weights = [random((x.shape[1], x.shape[-1]), torch.float32, device, 3) for x in (q, k)]
         where = (case.layout, str(case.pairing), case.rotary_start)
         if tables:
-            given = TableRotation(*case.tables(device=device), *where)
+            given = flat(turned_by(*case.tables(device=device), *where))
         else:
             given = Rotation(*case.arguments(device)[0], *where)
         options = (*given, *([] if tables else ["float32"]), *Norm(*weights, norm_over=over))

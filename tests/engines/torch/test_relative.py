@@ -295,7 +295,7 @@ def test_meta_and_fake_tensors(kernel_device):
 def test_arrays_of_diagonals_are_for_tensors_too(dtype):
     if dtype == "bfloat16":
         pytest.importorskip("ml_dtypes", reason="bfloat16 of NumPy")
-    diagonals = pn.alibi_diagonals(3, 4, 5, dtype=dtype, q_offset=0)
+    diagonals = pn.relative.alibi_diagonals(3, 4, 5, dtype=dtype, q_offset=0)
     scores = random((2, 3, 4, 5), torch.bfloat16)
     tensor = torch.as_tensor(diagonals.astype(np.float64))
     assert_same_bits(pn.add_toeplitz_bias(scores, diagonals), pn.add_toeplitz_bias(scores, tensor))

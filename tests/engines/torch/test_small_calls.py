@@ -35,8 +35,8 @@ CALLS = {
         pn.apply_rotary(q, None, INV_FREQ, out=torch.empty_like(q)),
     ),
     "apply_rotary_qk": lambda q, k: pn.apply_rotary_qk(q, k, None, INV_FREQ),
-    "apply_rotary_tables": lambda q, k: (pn.apply_rotary_tables(q, COS, SIN),),
-    "apply_rotary_qk_tables": lambda q, k: pn.apply_rotary_qk_tables(q, k, COS, SIN),
+    "apply_rotary by tables": lambda q, k: (pn.apply_rotary(q, None, pn.Tables(COS, SIN)),),
+    "apply_rotary_qk by tables": lambda q, k: pn.apply_rotary_qk(q, k, None, pn.Tables(COS, SIN)),
 }
 each_call = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 
@@ -166,7 +166,7 @@ def test_small_calls_do_without_the_operator(call, asked):
     assert not any(answer is NotImplemented for answer in asked)
 
 
-@pytest.mark.parametrize("name", ["apply_rotary", "apply_rotary_qk", "apply_rotary_qk_tables"])
+@pytest.mark.parametrize("name", ["apply_rotary", "apply_rotary_qk", "apply_rotary_qk by tables"])
 def test_derivatives_are_followed(name, asked):
     call = CALLS[name]
     q, k = qk()
@@ -270,7 +270,9 @@ def test_negated_views_keep_their_sign(negated):
 
 def test_the_autograd_functions_keep_the_operator():
     q, k = (t.requires_grad_() for t in qk())
-    rotated = rotary_gradients.ROTARY_QK(q, k, None, INV_FREQ, "bhsd", "half", 0, None, 1.0, False)
+    rotated = rotary_gradients.ROTARY_QK[False](
+        q, k, None, INV_FREQ, "bhsd", "half", 0, None, 1.0, False, None
+    )
     for one, other in zip(rotated, pn.apply_rotary_qk(q, k, None, INV_FREQ), strict=True):
         assert_same_bits(one, other)
 

@@ -53,7 +53,7 @@ def test_slices_of_a_packed_qkv_are_rotated_where_they_are(dtype, kernel_device)
             there = [t.transpose(1, 2) for t in there]
         real = torch.float64 if dtype == torch.float64 else torch.float32
         tables = pn.rotary_tables(positions, inv_freq, dtype=real)
-        pn.apply_rotary_qk_tables(*there, *tables, layout=layout, inplace=True)
+        pn.apply_rotary_qk(*there, None, pn.Tables(*tables), layout=layout, inplace=True)
         assert_same_bits(split(by_tables)[2], v)
         result = pn.apply_rotary_qk(*views, positions, inv_freq, layout=layout, inplace=True)
         assert result[0] is views[0]
@@ -109,9 +109,11 @@ def test_expanded_inputs_give_the_bits_of_their_copies(kernel_device):
     cos, sin = case.tables(device=kernel_device)
     cos, sin = cos[:1, :1].expand(cos.shape), sin[:1, :1].expand(sin.shape)
     options = case.table_options()
-    expected = pn.apply_rotary_tables(x.contiguous(), cos.contiguous(), sin.contiguous(), **options)
-    assert_same_bits(pn.apply_rotary_tables(x, cos, sin, **options), expected)
-    for rotated in pn.apply_rotary_qk_tables(x, x, cos, sin, **options):
+    expected = pn.apply_rotary(
+        x.contiguous(), None, pn.Tables(cos.contiguous(), sin.contiguous()), **options
+    )
+    assert_same_bits(pn.apply_rotary(x, None, pn.Tables(cos, sin), **options), expected)
+    for rotated in pn.apply_rotary_qk(x, x, None, pn.Tables(cos, sin), **options):
         assert_same_bits(rotated, expected)
     row = random((5, 8), device=kernel_device)[:1].expand(2, 5, 8)
     assert_same_bits(pn.add_sinusoidal(row), pn.add_sinusoidal(row.contiguous()))
@@ -137,8 +139,8 @@ def test_results_have_the_strides_of_empty_like(view, requires_grad, kernel_devi
     tables = pn.rotary_tables(torch.arange(x.shape[2], device=kernel_device), inv_freq)
     assert pn.apply_rotary(x, None, inv_freq).stride() == like
     assert [t.stride() for t in pn.apply_rotary_qk(x, x, None, inv_freq)] == [like, like]
-    assert pn.apply_rotary_tables(x, *tables).stride() == like
-    assert [t.stride() for t in pn.apply_rotary_qk_tables(x, x, *tables)] == [like, like]
+    assert pn.apply_rotary(x, None, pn.Tables(*tables)).stride() == like
+    assert [t.stride() for t in pn.apply_rotary_qk(x, x, None, pn.Tables(*tables))] == [like, like]
     assert pn.add_sinusoidal(x).stride() == like
 
 
@@ -147,7 +149,7 @@ def test_a_negated_view_is_read_as_its_values(kernel_device):
     parts = (random((2, 3, 5, 8), device=kernel_device, seed=seed) for seed in (0, 1))
     z = torch.complex(*parts).conj().imag
     assert z.is_neg()
-    inv_freq = torch.tensor(pn.rotary_frequencies(8)[0], device=kernel_device)
+    inv_freq = torch.tensor(pn.rotary.rotary_frequencies(8)[0], device=kernel_device)
     expected = pn.apply_rotary(z.resolve_neg(), None, inv_freq)
     assert_same_bits(pn.apply_rotary(z, None, inv_freq), expected)
 

@@ -16,7 +16,7 @@ import numpy as np
 from posenc_native.core.calls.arguments import is_array, is_count
 from posenc_native.core.calls.caches import Cache, cache_view
 from posenc_native.core.calls.errors import Fault, add_hint, fault_of
-from posenc_native.core.calls.rotation import Rotation, TableRotation, own_tokens
+from posenc_native.core.calls.rotation import Rotation, by_tables, own_tokens
 from posenc_native.core.calls.suggestions.vocabulary import surplus_hint, value_hint
 from posenc_native.core.calls.views import (
     PAIRINGS,
@@ -44,7 +44,7 @@ class _Wrong(NamedTuple):
 
 def hint_at(
     error: BaseException,
-    rotation: Rotation | TableRotation,
+    rotation: Rotation,
     cache: Cache | None = None,
     **tensors: Any,
 ) -> None:
@@ -56,7 +56,7 @@ def hint_at(
     if fault is None or fault.hint or type(rotation.rotary_start) is tuple:
         return  # the call for q or k alone, with its separate start, has already searched
     argument = fault.argument
-    value = getattr(cache if argument == "slots" else rotation, argument, None)
+    value = getattr(cache, "slots", None) if argument == "slots" else rotation.option(argument)
     shapes = {name: _shape(x) for name, x in tensors.items()}
     wrong = _Wrong(fault, value, rotation, tensors, shapes, cache)
     for arguments, kind, fix in _FIXES:
@@ -125,7 +125,10 @@ def _column(wrong: _Wrong) -> tuple[str, int]:
 def _full_width(wrong: _Wrong) -> str:
     """Tables with a column per dim, like cat(freqs, freqs) in transformers."""
     rotation = wrong.rotation
-    (width,), of_head = _shape(rotation.cos)[-1:] or (0,), next(iter(wrong.shapes.values()))
+    (width,), of_head = (
+        _shape(rotation.option("cos"))[-1:] or (0,),
+        next(iter(wrong.shapes.values())),
+    )
     if not width or width % 2 or not of_head or width != of_head[-1] - rotation.rotary_start:
         return ""
     part = "::2" if rotation.pairing == "interleaved" else f":{width // 2}"
@@ -150,8 +153,8 @@ def _of_their_own(wrong: _Wrong) -> str:
         return ""
     differ = {at for at, m, n in zip(rotation.layout, q, k, strict=True) if m != n} - {*"gh"}
     if differ and differ <= {"s", "t"}:
-        if isinstance(rotation, TableRotation):
-            return "for different lengths write cos=(cos_q, cos_k), sin=(sin_q, sin_k)"
+        if by_tables(rotation):
+            return "for different lengths write Tables((cos_q, cos_k), (sin_q, sin_k))"
         return "for different lengths write positions=(q_positions, k_positions)"
     if differ == {"d"} and rotation.k_start < 0:
         return "for heads of different widths write rotary_start=(q_start, k_start)"
@@ -223,7 +226,8 @@ def _fits(rotation: Any, shapes: dict[str, Any], layout: str, told: bool = True)
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
     try:
-        if isinstance(rotation, Rotation):
+        tables = rotation.inv_freq
+        if not by_tables(rotation):
             frequencies = _shape(rotation.inv_freq)
             places = {"positions": _shape(rotation.positions)}
             if rotation.axis_map is not None or len(frequencies) == 3:
@@ -231,12 +235,12 @@ def _fits(rotation: Any, shapes: dict[str, Any], layout: str, told: bool = True)
             pairs = frequencies[-1]
         else:
             frequencies = ()
-            places = {"cos": _shape(rotation.cos), "sin": _shape(rotation.sin)}
+            places = {"cos": _shape(tables.cos), "sin": _shape(tables.sin)}
             pairs = places["cos"][-1]
             after = (pairs,)
-            if rotation.rows is not None:
-                places, after = {"rows": _shape(rotation.rows)}, ()
-            elif rotation.axis_map is not None:
+            if tables.rows is not None:
+                places, after = {"rows": _shape(tables.rows)}, ()
+            elif tables.axis_map is not None:
                 before = places["cos"][:1]
         views: dict[str, RotaryView] = {
             name: rotary_view(

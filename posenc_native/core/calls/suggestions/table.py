@@ -42,8 +42,7 @@ class Row(NamedTuple):
 _NO_LENGTH = ("", "omit {word}: nothing is precomputed, and any length works")
 _COUNTED = ("positions dim", "write positions={value} for 0 .. {value} - 1")
 _FIRST = "write positions={value}, the position of the first token"
-_BY_ROWS = ("rows", "write rows=..., which indexes cos and sin")
-_TABLES = "for tables write apply_rotary_tables or apply_rotary_qk_tables, with cos and sin"
+_TABLES = "for tables write Tables(cos, sin) for inv_freq, with positions=None"
 _OF_ROTARY = 'Rotary(..., pairing="interleaved") takes it'
 _USUAL = 'omit {word}: "half" is already the pairing of Rotary(...)'
 
@@ -69,7 +68,7 @@ _KEYWORDS = (
     ("""position_ids input_pos cache_position position pos token_positions pos_ids timesteps
      timestep position_id""",
      "positions",
-     (_BY_ROWS, ("", "positions belong to the call that rotates, positions={value}")),
+     (("", "positions belong to the call that rotates, positions={value}"),),
      "transformers, torchtune, vLLM, diffusers"),
     ("""offset start_pos start seqlen_offset seqlen_offsets start_positions past_key_values_length
      past_length seq_offset offsets""",
@@ -77,7 +76,7 @@ _KEYWORDS = (
      (("positions q", _FIRST), ("positions inverse", _FIRST),
       ("positions dim", "write positions=np.arange({value}, {value} + n) for n tokens"),
       ("positions", "write positions=np.arange({value}, {value} + seq) for seq tokens"),
-      _BY_ROWS, ("", "positions belong to the call that rotates, positions={value}")),
+      ("", "positions belong to the call that rotates, positions={value}")),
      "Meta's Llama, flash-attn, transformers, TransformerEngine"),
     ("interleaved rotary_interleaved rope_interleave", "",
      (("pairing true", 'write pairing="interleaved"'), ("pairing false", 'write pairing="half"'),
@@ -113,9 +112,12 @@ _KEYWORDS = (
     ("nope_first", "", (("rotary_start", "write rotary_start=head_dim - rotary_dim"),), "vLLM"),
     ("""cos_sin_cache cos_sin freqs_cis freqs rotary_cos rotary_sin cos_cache sin_cache cos_cached
      sin_cached cos sin""", "",
-     (("cos sin", "write cos=..., sin=..., each with one column per pair"),
-      ("inv_freq x", _TABLES), ("inv_freq q", _TABLES), ("q", _TABLES)),
+     (("inv_freq", _TABLES), ("q", _TABLES)),
      "vLLM, Meta's Llama, flash-attn, ONNX Runtime, transformers"),
+    ("rows", "", (("inv_freq", "write Tables(cos, sin, rows=...) for inv_freq"),), ""),
+    ("compute", "",
+     (("inv_freq", "write Tables(cos, sin, compute={value}) for inv_freq, with positions=None"),),
+     ""),
     ("cu_seqlens cu_seqlens_q", "",
      (("positions", 'write positions=packed_positions(...), with layout="thd"'),),
      "flash-attn, TransformerEngine"),
@@ -147,7 +149,6 @@ _MISSING = (
       ("Rotary.norm", "for queries alone write k=None"),
       ("RotatingModule.norm", "for queries alone write k=None"),
       ("norm_first", "for queries alone write k=None"),
-      ("cos", "for one tensor write apply_rotary_tables(x, cos, sin)"),
       ("inv_freq", "for one tensor write apply_rotary(x, positions, inv_freq)"))),
     ("positions", "",
      (("x", "write positions=None for 0 .. s - 1"),
@@ -160,18 +161,40 @@ _MISSING = (
 # Heads where positions belong, or more tensors than the function rotates.
 _SURPLUS = (
     ("apply_rotary", "for q and k write apply_rotary_qk(q, k, positions, inv_freq{options})"),
-    ("apply_rotary_tables", "for q and k write apply_rotary_qk_tables(q, k, cos, sin{options})"),
     ("Rotary.apply", "for q and k write rope(q, k, positions{options})"),
 )
 
 _TURNS = (
     "posenc_native.apply_rotary_qk(q, k, positions, inv_freq) rotates q and k; "
-    "posenc_native.apply_rotary_qk_tables(q, k, cos, sin) rotates them by precomputed tables"
+    "posenc_native.Tables(cos, sin) in place of inv_freq rotates them by precomputed tables"
 )
 _A_PART = "it is part of the rotation: posenc_native.apply_rotary(x, positions, inv_freq"
 _MODULE = "posenc_native.nn.RotaryEmbedding(head_dim, base=...{}) is the module"
 
 _NAMES = (
+    ("apply_rotary_tables", "write apply_rotary(x, None, Tables(cos, sin))", ""),
+    ("apply_rotary_qk_tables", "write apply_rotary_qk(q, k, None, Tables(cos, sin))", ""),
+    ("norm_rotary_qk_tables", "write norm_rotary_qk(q, k, None, Tables(cos, sin))", ""),
+    ("rotary_append_tables",
+     "write rotary_append(q, k, v, None, Tables(cos, sin), keys, values, slots)", ""),
+    ("apply_xpos",
+     ("write apply_rotary_qk(q, k, None, tables), with "
+      "tables = rotary.xpos_tables(positions, inv_freq)"), ""),
+    ("sinusoidal_preset",
+     "write posenc_native.SinusoidalSpec.preset(name, dim, ...)(positions)", ""),
+    ("sinusoidal_presets", "write posenc_native.SinusoidalSpec.presets()", ""),
+    ("sinusoidal_grid",
+     "write posenc_native.SinusoidalSpec(dim, axis_order=(0, 1), ...)(positions)", ""),
+    ("PairingEvidence",
+     ("guess_pairing returns it; its class is "
+      "posenc_native.checkpoints.weights.PairingEvidence"), ""),
+    ("SelectiveState",
+     ("SelectiveRotaryEmbedding returns it; its class is "
+      "posenc_native.nn.selective.SelectiveState"), ""),
+    ("Patch", "patch returns it; its class is posenc_native.hf.patching.Patch", ""),
+    ("rotary_presets", "write posenc_native.Rotary.presets()", ""),
+    ("context_parallel_positions",
+     "write posenc_native.positions.ContextParallel(rank, ranks, order).positions(length)", ""),
     ("""apply_rope apply_rotary_pos_emb apply_rotary_position_embeddings rope liger_rotary_pos_emb
      LigerRopeFunction fused_apply_rotary_pos_emb""",
      _TURNS, "transformers, Liger, Apex, TransformerEngine"),
@@ -186,19 +209,22 @@ _NAMES = (
     ("precompute_freqs_cis precompute_freqs get_cos_sin",
      "posenc_native.rotary_tables(positions, inv_freq) makes cos and sin", "Meta's Llama"),
     ("ROPE_INIT_FUNCTIONS rope_frequencies",
-     "posenc_native.rotary_frequencies(rotary_dim, base, scaling) makes them", "transformers"),
+     "posenc_native.rotary.rotary_frequencies(rotary_dim, base, scaling) makes them",
+     "transformers"),
     ("yarn_get_mscale",
-     "posenc_native.softmax_correction(scaling) is its factor for the scores", "DeepSeek, vLLM"),
+     "posenc_native.rotary.softmax_correction(scaling) is its factor for the scores",
+     "DeepSeek, vLLM"),
     ("get_timestep_embedding",
-     'posenc_native.sinusoidal_preset("diffusers_timestep", timesteps, dim) is the table',
+     'posenc_native.SinusoidalSpec.preset("diffusers_timestep", dim)(timesteps) is the table',
      "diffusers"),
     ("positional_encoding SinusoidalPositionalEmbedding",
      ("posenc_native.sinusoidal(positions, dim) is the table, "
       "posenc_native.nn.SinusoidalPositionalEncoding the module"), "fairseq"),
     ("get_2d_sincos_pos_embed",
-     'posenc_native.sinusoidal_preset("mae", (height, width), dim) is the table', "MAE"),
+     'posenc_native.SinusoidalSpec.preset("mae", dim)((height, width)) is the table', "MAE"),
     ("get_slopes get_alibi_slopes build_alibi_tensor",
-     "posenc_native.alibi_slopes(num_heads) has the slopes", "ALiBi's code, vLLM, transformers"),
+     "posenc_native.relative.alibi_slopes(num_heads) has the slopes",
+     "ALiBi's code, vLLM, transformers"),
     ("AlibiPositionalBias", "posenc_native.nn.ALiBi(num_heads) is the module", "x-transformers"),
     ("RelativePositionBias", "posenc_native.nn.T5RelativeBias is the module",
      "x-transformers, transformers"),

@@ -8,14 +8,16 @@ of the package, and the methods of its classes, are wrapped where they become pu
 A wrapper takes 0.1 microseconds. Functions for which that is long answer themselves:
 
     @takes_words
-    def apply_rotary(x: Any, positions: Any, *more: NoReturn, **unknown: NoReturn) -> Any:
-        if more or unknown:
-            refuse(apply_rotary, x, positions, *more, **unknown)
+    def apply_rotary(x, positions, inv_freq, more=MISSING, layout=None, ..., **unknown):
+        if unknown or more is not MISSING:
+            refuse(apply_rotary, x, positions, inv_freq, more, **unknown)
         ...                                    # the fast path, which takes no MISSING
-        refuse_missing(apply_rotary, x, positions)
+        refuse_missing(apply_rotary, x, positions, inv_freq)
 
-NoReturn lets type checkers refuse every such argument. The decorator returns the same function, so
-a call costs only an empty dict and a comparison.
+`more` takes a first argument too many. The arguments after it are thus keyword-only, as in the
+signature that the decorator gives to help() and inspect; Python would look up the default of each
+argument after a ``*`` in a dict, which takes longer. NoReturn lets type checkers refuse `more` and
+`unknown`. The decorator returns the same function.
 """
 
 from __future__ import annotations
@@ -90,20 +92,21 @@ def answer_methods(kind: AnyClass) -> AnyClass:
 def takes_words(function: AnyFunction) -> AnyFunction:
     """Let a function answer wrong calls itself; see the docstring of this module.
 
-    Sets attributes only. Required arguments get the default MISSING. The signature that help() and
-    inspect show does not have it, nor ``*more`` and ``**unknown``.
+    Sets attributes only. Required arguments get the default MISSING.
     """
     signature = inspect.signature(function)
-    shown = [
-        parameter
-        for parameter in signature.parameters.values()
-        if parameter.kind not in _SEVERAL or parameter.name not in ("more", "unknown")
-    ]
+    shown = []
+    kind: Any = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    for name, parameter in signature.parameters.items():
+        if name == "more":
+            kind = inspect.Parameter.KEYWORD_ONLY
+        elif name != "unknown":
+            shown.append(parameter.replace(kind=kind))
     itself: Any = function
     itself.__defaults__ = tuple(
         MISSING if parameter.default is parameter.empty else parameter.default
-        for parameter in shown
-        if parameter.kind in _BY_POSITION and parameter.name not in _OWNERS
+        for name, parameter in signature.parameters.items()
+        if name not in (*_OWNERS, "unknown")
     )
     itself.__signature__ = signature.replace(parameters=shown)
     for name in ("more", "unknown"):
@@ -150,11 +153,12 @@ def wrong_call(
     twice = [word for word in words if word in given and given[word] is not MISSING]
     absent = [name for name in required if name not in present]
     beside = {*known, *names}
-    if len(args) > len(places) and inspect.Parameter.VAR_POSITIONAL not in several:
+    surplus = [value for value in args[len(places) :] if value is not MISSING]
+    if surplus and inspect.Parameter.VAR_POSITIONAL not in several:
         expected = f"at most {len(places)} by position ({', '.join(places)})"
-        got = f"{len(args)}, {shown}" if shown else f"{len(args)}"
+        got = f"more, and {shown}" if shown else "more"
         hint = surplus_hint(args, unknown, beside)
-        hint = hint or _by_keyword(args[len(places)], known[len(places) :])
+        hint = hint or _by_keyword(surplus[0], known[len(places) :])
         return error_of(TypeError, Fault(names[0], "arguments", expected, got, hint))
     if unknown and inspect.Parameter.VAR_KEYWORD not in several:
         hint = surplus_hint(args, unknown, beside)
@@ -255,7 +259,7 @@ def unknown_name(module: str, name: str, names: Sequence[str] = ()) -> Attribute
     names: its names, of which similar ones are suggested.
     """
     said = _suggested("name", name)
-    if like := meant(name, names):
+    if not said and (like := meant(name, names)):
         said = f"did you mean {' or '.join(like)}?"
     text = f"module {module!r} has no attribute {name!r}"
     text = f"{text}; {said}" if said else text

@@ -7,9 +7,7 @@ module and take only NumPy arrays. The public functions document them. Sums of d
 
 from .norm_rotary import (
     norm_rotary_qk,
-    norm_rotary_qk_tables,
     rotary_append,
-    rotary_append_tables,
 )
 from .relative import (
     add_toeplitz_bias,
@@ -21,8 +19,6 @@ from .relative import (
 from .rotary import (
     apply_rotary,
     apply_rotary_qk,
-    apply_rotary_qk_tables,
-    apply_rotary_tables,
     rotary_tables,
 )
 from .selective import accumulated_phases, phase_tables, selective_rotary_qk
@@ -34,16 +30,12 @@ __all__ = [
     "add_toeplitz_bias",
     "apply_rotary",
     "apply_rotary_qk",
-    "apply_rotary_qk_tables",
-    "apply_rotary_tables",
     "diagonal_sums",
     "norm_rotary_qk",
-    "norm_rotary_qk_tables",
     "phase_tables",
     "relative_gather",
     "relative_scatter",
     "rotary_append",
-    "rotary_append_tables",
     "rotary_tables",
     "selective_rotary_qk",
     "sinusoidal",

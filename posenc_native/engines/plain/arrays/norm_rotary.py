@@ -9,51 +9,39 @@ import numpy as np
 from posenc_native.core.calls import arguments
 from posenc_native.core.calls.caches import Cache
 from posenc_native.core.calls.norms import Norm, check_norm
-from posenc_native.core.calls.rotation import Rotation, TableRotation
+from posenc_native.core.calls.rotation import Rotation, by_tables
 from posenc_native.core.calls.views import rounds_as_written
 from posenc_native.engines.plain import norm_rotary as plain
 from posenc_native.engines.plain.phases import frequency_turns
 
 from .checks import Array, check_array, check_float_array, check_outputs, check_writable, store
-
-AnyRotation = Rotation | TableRotation
+from .rotary import check_rotation
 
 
 def norm_rotary_qk(q: Array, k: Array, *call: Any) -> tuple[Array, ...]:
     """q and k normed and rotated; call: a Rotation, compute, a Norm, and outputs."""
-    return _run("norm_rotary_qk", Rotation, {"q": q, "k": k}, *call)
-
-
-def norm_rotary_qk_tables(q: Array, k: Array, *call: Any) -> tuple[Array, ...]:
-    """q and k normed and rotated by tables; call: a TableRotation, a Norm, and outputs."""
-    return _run("norm_rotary_qk_tables", TableRotation, {"q": q, "k": k}, *call)
+    return _run("norm_rotary_qk", {"q": q, "k": k}, *call)
 
 
 def rotary_append(q: Array, k: Array, v: Array, *call: Any) -> tuple[Array, ...]:
     """q and k rotated, k and v cached; call: a Rotation, compute, a Norm, a Cache, outputs."""
-    return _run("rotary_append", Rotation, {"q": q, "k": k, "v": v}, *call)
+    return _run("rotary_append", {"q": q, "k": k, "v": v}, *call)
 
 
-def rotary_append_tables(q: Array, k: Array, v: Array, *call: Any) -> tuple[Array, ...]:
-    """The same by tables; call: a TableRotation, a Norm, a Cache, and outputs."""
-    return _run("rotary_append_tables", TableRotation, {"q": q, "k": k, "v": v}, *call)
-
-
-def _run(function: str, kind: Any, inputs: dict[str, Array], *call: Any) -> tuple[Array, ...]:
+def _run(function: str, inputs: dict[str, Array], *call: Any) -> tuple[Array, ...]:
     *options, to = call
-    count = len(kind._fields)
-    rotation, others = kind(*options[:count]), options[count:]
-    compute = others.pop(0) if kind is Rotation else rotation.compute
+    count = len(Rotation._fields)
+    rotation, compute, others = Rotation(*options[:count]), options[count], options[count + 1 :]
+    if by_tables(rotation):
+        compute = rotation.inv_freq.compute
     norm, of_cache = Norm(*others[: len(Norm._fields)]), others[len(Norm._fields) :]
     q, k = inputs["q"], inputs["k"]
-    as_written = rounds_as_written(function, compute)
+    as_written = rounds_as_written(function, compute or "float32")
     norm = check_norm(function, norm, q.dtype, rotation.layout)
-    if kind is Rotation:  # the dtype of q, although q is rotated in float64
-        scale = arguments.factor(function, "scale", rotation.scale, q.dtype)
-        rotation = rotation._replace(scale=scale)
+    rotation, read = check_rotation(function, q, rotation)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         results = plain.norm_rotary(function, q, k, rotation, as_written, norm, frequency_turns)
-    read = [x for x in (*rotation, *norm) if isinstance(x, np.ndarray)]
+    read += [weight for weight in norm[:2] if weight is not None]
     if not of_cache:
         return tuple(map(store, results, check_outputs(function, inputs, to, read)))
     cache = Cache(*of_cache)

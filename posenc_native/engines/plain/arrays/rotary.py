@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +9,7 @@ import numpy.typing as npt
 
 from posenc_native.core.calls import arguments
 from posenc_native.core.calls.arguments import wrong_value
-from posenc_native.core.calls.rotation import Rotation, TableRotation
+from posenc_native.core.calls.rotation import Rotation, by_tables, flat, schema
 from posenc_native.engines.plain import rotary as plain
 from posenc_native.engines.plain.numbers import round_once
 from posenc_native.engines.plain.phases import frequency_turns
@@ -25,9 +23,6 @@ from .checks import (
     store,
     table_dtype,
 )
-
-_BY_POSITIONS = functools.partial(plain.apply_rotary, turns_of=frequency_turns)
-_ARRAYS = ("x", "q", "k", "positions", "inv_freq", "axis_map", "cos", "sin", "rows")
 
 
 def rotary_tables(
@@ -54,8 +49,8 @@ def rotary_tables(
 
 
 def apply_rotary(x: Array, *call: Any) -> Array:
-    """x with the pairs of its heads rotated by position * inv_freq; call: a Rotation, and out."""
-    return _turned("apply_rotary", _BY_POSITIONS, Rotation, {"x": x}, *call)[0]
+    """x with the pairs of its heads rotated; call: a Rotation, and out."""
+    return _turned("apply_rotary", {"x": x}, *call)[0]
 
 
 def apply_rotary_qk(q: Array, k: Array, *call: Any) -> tuple[Array, ...]:
@@ -63,41 +58,39 @@ def apply_rotary_qk(q: Array, k: Array, *call: Any) -> tuple[Array, ...]:
 
     call: a Rotation, and outputs: False for new arrays, True for q and k, or a pair of arrays.
     """
-    return _turned("apply_rotary_qk", _BY_POSITIONS, Rotation, {"q": q, "k": k}, *call)
+    return _turned("apply_rotary_qk", {"q": q, "k": k}, *call)
 
 
-def apply_rotary_tables(x: Array, *call: Any) -> Array:
-    """x with the pairs of its heads rotated by tables; call: a TableRotation, and out."""
-    operation = plain.apply_rotary_tables
-    return _turned("apply_rotary_tables", operation, TableRotation, {"x": x}, *call)[0]
+def check_rotation(function: str, x: Array, rotation: Rotation) -> tuple[Rotation, list[Array]]:
+    """The rotation with a checked scale, and its arrays."""
+    names = schema(by_tables(rotation))
+    read = []
+    for name, value in zip(names, flat(rotation), strict=True):
+        option = name.removeprefix("k_")
+        if option in _ARRAYS and (value is not None or name in _ARRAYS[:3]):
+            check_array(function, option, value, None)
+            read.append(value)
+    if by_tables(rotation):
+        return rotation, read
+    scale = arguments.factor(function, "scale", rotation.scale, x.dtype)
+    return rotation._replace(scale=scale), read
 
 
-def apply_rotary_qk_tables(q: Array, k: Array, *call: Any) -> tuple[Array, ...]:
-    """As `apply_rotary_qk`, by tables; call: a TableRotation, and outputs."""
-    operation, inputs = plain.apply_rotary_tables, {"q": q, "k": k}
-    return _turned("apply_rotary_qk_tables", operation, TableRotation, inputs, *call)
+# Options that are arrays; the first ones always.
+_ARRAYS = ("inv_freq", "cos", "sin", "positions", "axis_map", "rows")
 
 
-def _turned(
-    function: str, operation: Callable[..., Any], kind: Any, inputs: dict[str, Array], *call: Any
-) -> tuple[Array, ...]:
+def _turned(function: str, inputs: dict[str, Array], *call: Any) -> tuple[Array, ...]:
     *options, to = call
-    rotation = kind(*options)
-    for name, array in (*inputs.items(), *zip(kind._fields, rotation, strict=True)):
-        if name in _ARRAYS and (array is not None or name == "inv_freq"):
-            check_array(function, name, array, None)
-    if kind is Rotation:
-        first = next(iter(inputs.values()))
-        rotation = rotation._replace(
-            scale=arguments.factor(function, "scale", rotation.scale, first.dtype)
-        )
-    read = [option for option in rotation if isinstance(option, np.ndarray)]
+    for name, array in inputs.items():
+        check_array(function, name, array, None)
+    first = next(iter(inputs.values()))
+    rotation, read = check_rotation(function, first, Rotation(*options))
     with np.errstate(over="ignore", invalid="ignore"):
-        results = operation(function, tuple(inputs.values()), rotation)
+        results = plain.apply_rotary(function, tuple(inputs.values()), rotation, frequency_turns)
     if len(inputs) == 2:
         outs = check_outputs(function, inputs, to, read)
     else:
-        (x,) = inputs.values()
-        check_out(function, to, x.shape, x.dtype, read, replaceable=x)
+        check_out(function, to, first.shape, first.dtype, read, replaceable=first)
         outs = [to]
     return tuple(store(np.ascontiguousarray(y), out) for y, out in zip(results, outs, strict=True))

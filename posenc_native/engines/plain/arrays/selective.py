@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from posenc_native.core.calls.arguments import wrong_value
-from posenc_native.core.calls.rotation import TableRotation
+from posenc_native.core.calls.rotation import Rotation
+from posenc_native.core.calls.tables import Tables
 from posenc_native.core.frequencies.frequencies import EXACT, TWO_PI
 from posenc_native.engines.plain.numbers import round_once
 from posenc_native.engines.plain.phases import TURN, cos_sin
 
 from .checks import Array, To, check_array, check_float_array, check_outputs
-from .rotary import apply_rotary_tables
+from .rotary import apply_rotary
 
 LARGEST = 2.0**31  # radians of a step
 
@@ -96,8 +97,8 @@ def _rotated(
     if "h" in layout:
         times = x.shape[layout.index("h")] // max(cos.shape[-3], 1)
         cos, sin = cos.repeat(times, axis=-3), sin.repeat(times, axis=-3)
-    rotation = TableRotation(
-        cos, sin, layout=layout, pairing=pairing, rotary_start=rotary_start, inverse=inverse,
-        out_pairing=out_pairing,
+    rotation = Rotation(
+        None, Tables(cos, sin), layout=layout, pairing=pairing, rotary_start=rotary_start,
+        inverse=inverse, out_pairing=out_pairing,
     )  # fmt: skip
-    return apply_rotary_tables(x, *rotation, out)
+    return apply_rotary(x, *rotation, out)

@@ -78,14 +78,14 @@ class _Learned(Differentiable):
         )
 
 
-LEARNED_ROTARY = _Learned(ROTARY)
-LEARNED_ROTARY_QK = _Learned(ROTARY_QK, LEARNED_ROTARY)
+LEARNED_ROTARY = _Learned(ROTARY[False])
+LEARNED_ROTARY_QK = _Learned(ROTARY_QK[False], LEARNED_ROTARY)
 
 
 def _turned(grad: Tensor, rotation: Rotation) -> Tensor:
     angles = (rotation.positions, rotation.inv_freq)
     learned = needs_grad(*(t for t in angles if t is not None and t.is_floating_point()))
-    return (LEARNED_ROTARY if learned else ROTARY)(grad, *rotation)  # type: ignore[no-any-return]
+    return (LEARNED_ROTARY if learned else ROTARY[False])(grad, *rotation)  # type: ignore[no-any-return]
 
 
 def _angle_gradient(x: Tensor, y: Tensor, rotation: Rotation) -> Tensor:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from posenc_native.core.calls.norms import Norm
-from posenc_native.core.calls.rotation import Rotation, TableRotation
+from posenc_native.core.calls.rotation import from_flat, schema
 from posenc_native.engines.following import forward_mode
 from posenc_native.engines.plain import norm_rotary as plain
 from posenc_native.engines.torch.library import call, ops
@@ -31,12 +31,13 @@ from .functions import Differentiable
 class _NormRotary(Differentiable):
     """Norm and rotation of q and k, by positions (and compute) or by tables."""
 
-    def __init__(self, name: str, kind: Any) -> None:
-        super().__init__(name, 2)
-        self.kind = kind
-        # The index of q_weight among the options: after the rotation, and after compute if that is
-        # not one of the rotation's fields.
-        self.at = len(kind._fields) + (kind is Rotation)
+    def __init__(self, tables: bool) -> None:
+        super().__init__("norm_rotary_qk_from_tables" if tables else "norm_rotary_qk", 2)
+        self.tables = tables
+        # The indices of what follows the rotation, and of q_weight, among the options: compute is
+        # one of the options of tables.
+        self.end = len(schema(tables))
+        self.at = self.end + (not tables)
 
     def keeps(self, *args: Any) -> tuple[Any, ...]:
         return args
@@ -63,7 +64,8 @@ class _NormRotary(Differentiable):
 
     def _plain(self, kept: list[Any], grads: tuple[Tensor, ...]) -> list[Tensor | None]:
         q, k, *options = kept
-        rotation, norm = self.kind(*options[: len(self.kind._fields)]), Norm(*options[self.at :])
+        rotation = from_flat(options[: self.end], self.tables)
+        norm = Norm(*options[self.at :])
         # Separate views: if q is k, or both share a weight, each has its own gradient.
         with torch.enable_grad():
             views = [
@@ -84,7 +86,5 @@ class _NormRotary(Differentiable):
         return [next(found) if x is not None and x.requires_grad else None for x in views]
 
 
-NORM_ROTARY = {
-    suffix: _NormRotary(f"norm_rotary_qk{suffix}", kind)
-    for suffix, kind in (("", Rotation), ("_from_tables", TableRotation))
-}
+# By whether tables have the angles.
+NORM_ROTARY = {tables: _NormRotary(tables) for tables in (False, True)}

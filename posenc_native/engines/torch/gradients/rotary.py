@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from posenc_native.core.calls.rotation import Rotation, TableRotation
+from posenc_native.core.calls.rotation import flat, from_flat
 from posenc_native.engines import backend
 from posenc_native.engines.following import forward_mode, needs_grad, tracing, transformed
 from posenc_native.engines.plain import rotary as plain
@@ -23,11 +23,12 @@ from .functions import Differentiable
 class Turn(Differentiable):
     """A rotation of x, or of q and k."""
 
-    def __init__(self, name: str, kind: Any, function: str, alone: Turn | None = None) -> None:
-        """alone: for q and k, the rotation of one tensor."""
-        super().__init__(name, 1 if alone is None else 2)
-        self.kind = kind
-        self.function = function
+    def __init__(self, tables: bool, alone: Turn | None = None) -> None:
+        """tables: angles come from tables; alone: for q and k, the rotation of one tensor."""
+        name = "rotary" if alone is None else "rotary_qk"
+        super().__init__(f"{name}_from_tables" if tables else name, 1 if alone is None else 2)
+        self.tables = tables
+        self.function = f"apply_{name}"
         self.alone = alone
 
     def __call__(self, *args: Any) -> Any:
@@ -36,11 +37,8 @@ class Turn(Differentiable):
         if not transformed():
             return (self.followed if needs_grad(*inputs) else self.forward)(*args)
         if forward_mode():
-            rotation = self.kind(*args[self.inputs :])
-            if self.kind is TableRotation:
-                results = plain.apply_rotary_tables(self.function, inputs, rotation)
-            else:
-                results = plain.apply_rotary(self.function, inputs, rotation, frequency_turns)
+            rotation = from_flat(args[self.inputs :], self.tables)
+            results = plain.apply_rotary(self.function, inputs, rotation, frequency_turns)
             return results[0] if self.alone is None else results
         return self.followed(*args)
 
@@ -54,16 +52,17 @@ class Turn(Differentiable):
 
     def forward(self, *args: Any) -> Any:
         """The results without autograd; a small call bypasses torch's dispatcher."""
-        rotated = getattr(backend.door, self.function)(*args, None if self.alone is None else False)
+        options = from_flat(args[self.inputs :], True) if self.tables else args[self.inputs :]
+        to = None if self.alone is None else False
+        rotated = getattr(backend.door, self.function)(*args[: self.inputs], *options, to)
         return call(self.bare[0], *args) if rotated is NotImplemented else rotated
 
     def backward(self, kept: list[Any], wanted: Sequence[bool], *grads: Tensor) -> Any:
         """The gradients, rotated back."""
-        results = self(*grads, *self.kind(*kept).turned_back())
+        results = self(*grads, *flat(from_flat(kept, self.tables).turned_back()))
         return (results,) if self.alone is None else results
 
 
-ROTARY = Turn("rotary", Rotation, "apply_rotary")
-ROTARY_QK = Turn("rotary_qk", Rotation, "apply_rotary_qk", ROTARY)
-FROM_TABLES = Turn("rotary_from_tables", TableRotation, "apply_rotary_tables")
-QK_FROM_TABLES = Turn("rotary_qk_from_tables", TableRotation, "apply_rotary_qk_tables", FROM_TABLES)
+# By whether tables have the angles.
+ROTARY = {tables: Turn(tables) for tables in (False, True)}
+ROTARY_QK = {tables: Turn(tables, alone) for tables, alone in ROTARY.items()}

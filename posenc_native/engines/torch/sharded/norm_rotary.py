@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from posenc_native.core.calls.arguments import wrong_type, wrong_value
 from posenc_native.core.calls.caches import Cache, check_cache_layout
 from posenc_native.core.calls.norms import Norm
-from posenc_native.core.calls.rotation import Rotation
+from posenc_native.core.calls.rotation import by_tables
 from posenc_native.engines import backend
 from posenc_native.engines.following import needs_grad
 from posenc_native.engines.torch.inputs import integer_tensor
@@ -37,7 +37,7 @@ def norm_rotary(
     cache: tuple[Any, ...],
     to: Any,
 ) -> tuple[Tensor, ...]:
-    """`norm_rotary_qk` and `rotary_append`, by positions and by tables."""
+    """`norm_rotary_qk` and `rotary_append`."""
     mesh = mesh_of((inputs, rotation, norm, cache, to))
     whole_inputs = tuple(whole(x, mesh) for x in inputs)
     read = tensors_of(inputs, rotation, norm)
@@ -206,9 +206,9 @@ def _of_parts(
     cache: tuple[Any, ...],
     to: Any,
 ) -> tuple[Tensor, ...]:
-    computed = (compute,) if isinstance(rotation, Rotation) else ()
+    computed = None if by_tables(rotation) else compute
     door: Any = getattr(backend.door, function)
-    results = door(*inputs, *rotation, *computed, *norm, *cache, to)
+    results = door(*inputs, *rotation, computed, *norm, *cache, to)
     if results is not NotImplemented:
         return results  # type: ignore[no-any-return]
     return plain_run(function, inputs, rotation, compute, norm, cache, to)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from posenc_native.core.calls.rotation import Rotation, TableRotation, of_each
+from posenc_native.core.calls.rotation import Rotation, by_tables, of_each
+from posenc_native.core.calls.tables import Tables
 from posenc_native.engines import backend
 from posenc_native.engines.following import needs_grad
 from posenc_native.engines.torch import rotary as plain
@@ -22,24 +23,24 @@ from posenc_native.engines.torch.results import no_output_for_gradient
 from .cut import Cut, Names, mesh_of, overwritten, result_like, whole
 from .errors import NotThePart
 
-AnyRotation = TypeVar("AnyRotation", Rotation, TableRotation)
 
-
-def rotate(x: Any, rotation: Any, out: Any) -> Tensor:
-    """`apply_rotary` and `apply_rotary_tables`."""
-    function, operation = _of_one(rotation)
+def rotate(x: Any, rotation: Rotation, out: Any) -> Tensor:
+    """`apply_rotary`."""
+    function = "apply_rotary"
     x = whole(x, mesh_of((x, rotation)))
     cut = cut_of(x, rotation.layout)
     own = part_of(function, cut, rotation)
     if out is not None:
         no_output_for_gradient(function, *tensors_of(rotation))
     read = tensors_of(x, rotation)
-    return result_like(function, cut, "x", x, out, read, lambda t, to: operation(t, own, to))
+    return result_like(
+        function, cut, "x", x, out, read, lambda t, to: plain.apply_rotary(t, own, to)
+    )
 
 
-def rotate_two(q: Any, k: Any, rotation: Any, to: Any) -> tuple[Tensor, Tensor]:
-    """`apply_rotary_qk` and `apply_rotary_qk_tables`."""
-    function, _ = _of_two(rotation)
+def rotate_two(q: Any, k: Any, rotation: Rotation, to: Any) -> tuple[Tensor, Tensor]:
+    """`apply_rotary_qk`."""
+    function = "apply_rotary_qk"
     mesh = mesh_of((q, k, rotation))
     both = whole(q, mesh), whole(k, mesh)
     cuts = [cut_of(x, rotation.layout) for x in both]
@@ -102,11 +103,10 @@ def cut_of(x: DTensor, layout: Any, whole_axes: str = "d") -> Cut:
     return Cut(x, names, tuple(name for name in names if name not in whole_axes))
 
 
-def part_of(function: str, cut: Cut, rotation: AnyRotation, k_cut: Cut | None = None) -> Any:
+def part_of(function: str, cut: Cut, rotation: Rotation, k_cut: Cut | None = None) -> Rotation:
     """The rotation for the part of x, or of q and, with its own cut, of k."""
-    if isinstance(rotation, Rotation):
-        return _by_positions(function, cut, rotation, k_cut)
-    return _by_tables(function, cut, rotation, k_cut)
+    rule = _by_tables if by_tables(rotation) else _by_positions
+    return rule(function, cut, rotation, k_cut)
 
 
 def tensors_of(*values: Any) -> list[Tensor]:
@@ -120,35 +120,24 @@ def tensors_of(*values: Any) -> list[Tensor]:
     return found
 
 
-def _of_one(rotation: Rotation | TableRotation) -> tuple[str, Any]:
-    if isinstance(rotation, Rotation):
-        return "apply_rotary", plain.apply_rotary
-    return "apply_rotary_tables", plain.apply_rotary_tables
-
-
-def _of_two(rotation: Rotation | TableRotation) -> tuple[str, Any]:
-    if isinstance(rotation, Rotation):
-        return "apply_rotary_qk", plain.apply_rotary_qk
-    return "apply_rotary_qk_tables", plain.apply_rotary_qk_tables
-
-
 def _rotate_parts(
-    cuts: list[Cut], parts: list[Tensor], rotation: Any, places: list[Tensor] | None
+    cuts: list[Cut], parts: list[Tensor], rotation: Rotation, places: list[Tensor] | None
 ) -> Any:
     """Rotate the parts of q and k, in one call unless they are sharded in different ways."""
     if cuts[0].lies_as(cuts[1]):
-        function, operation = _of_two(rotation)
-        own = part_of(function, cuts[0], rotation, cuts[1])
+        q, k = parts
+        own = part_of("apply_rotary_qk", cuts[0], rotation, cuts[1])
         if places is None:
-            return operation(*parts, own, False)
-        to = (places[0] is parts[0] and places[1] is parts[1]) or tuple(places)
-        rotated = getattr(backend.door, function)(*parts, *own, to)
+            return plain.apply_rotary_qk(q, k, own, False)
+        to: Any = (places[0] is q and places[1] is k) or tuple(places)
+        rotated = backend.door.apply_rotary_qk(q, k, *own, to)
         if rotated is not NotImplemented:
             return rotated
-        return operation(*parts, own, to)
-    function, operation = _of_one(rotation)
+        return plain.apply_rotary_qk(q, k, own, to)
     return tuple(
-        operation(parts[i], part_of(function, cuts[i], one), None if places is None else places[i])
+        plain.apply_rotary(
+            parts[i], part_of("apply_rotary", cuts[i], one), None if places is None else places[i]
+        )
         for i, one in enumerate(of_each(rotation))
     )
 
@@ -213,17 +202,16 @@ def _frequencies(function: str, cut: Cut, inv_freq: Any) -> Any:
     return cut.part(inv_freq, ("A", _heads(cut), "P")[3 - inv_freq.ndim :])
 
 
-def _by_tables(
-    function: str, cut: Cut, rotation: TableRotation, k_cut: Cut | None
-) -> TableRotation:
-    axis_map = integer_tensor(function, "axis_map", rotation.axis_map, cut.device)
+def _by_tables(function: str, cut: Cut, rotation: Rotation, k_cut: Cut | None) -> Rotation:
+    tables = rotation.inv_freq
+    axis_map = integer_tensor(function, "axis_map", tables.axis_map, cut.device)
     several = int(axis_map is not None)
 
-    def table(one: Any, by: Cut, rows: Any) -> Any:
+    def table(one: Any, by: Cut) -> Any:
         if not isinstance(one, Tensor):
             raise TypeError
         axes = one.ndim - several - 1
-        if rows is not None:
+        if tables.rows is not None:
             names: Names = ("n",)
         elif axes == 1:
             names = (_tokens(by),)
@@ -237,18 +225,16 @@ def _by_tables(
         given = integer_tensor(function, "rows", one, by.device)
         return None if given is None else by.part(given, token_names(by, given, 0))
 
-    of_k = k_cut or cut
-    k_rows = rotation.k_rows if rotation.k_rows is not None else rotation.rows
-    k_cos, k_sin = (
-        None if one is None else table(one, of_k, k_rows)
-        for one in (rotation.k_cos, rotation.k_sin)
+    def part(value: Any, of_one: Any) -> Any:
+        if type(value) is tuple:
+            return of_one(value[0], cut), of_one(value[1], k_cut or cut)
+        return of_one(value, cut)
+
+    own = Tables(
+        part(tables.cos, table),
+        part(tables.sin, table),
+        part(tables.rows, rows_of),
+        cut.part(axis_map, ("P",)),
+        tables.compute,
     )
-    return rotation._replace(
-        cos=table(rotation.cos, cut, rotation.rows),
-        sin=table(rotation.sin, cut, rotation.rows),
-        rows=rows_of(rotation.rows, cut),
-        axis_map=cut.part(axis_map, ("P",)),
-        k_cos=k_cos,
-        k_sin=k_sin,
-        k_rows=rows_of(rotation.k_rows, of_k),
-    )
+    return rotation._replace(inv_freq=own)

@@ -105,9 +105,9 @@ def permute_qk(
     Example:
         >>> import numpy as np
         >>> import posenc_native as pn
-        >>> pn.permute_qk(np.arange(8), 8, to="half")
+        >>> pn.checkpoints.permute_qk(np.arange(8), 8, to="half")
         array([0, 2, 4, 6, 1, 3, 5, 7])
-        >>> pn.permute_qk(np.arange(8), 4, to="half", heads=[1])
+        >>> pn.checkpoints.permute_qk(np.arange(8), 4, to="half", heads=[1])
         array([0, 1, 2, 3, 4, 6, 5, 7])
     """
     function = "permute_qk"
@@ -177,7 +177,7 @@ def permute_state_dict(
         >>> import numpy as np
         >>> import posenc_native as pn
         >>> state = {"layers.0.wq.weight": np.eye(4), "layers.0.wv.weight": np.eye(4)}
-        >>> permuted = pn.permute_state_dict(state, 4, to="half")
+        >>> permuted = pn.checkpoints.permute_state_dict(state, 4, to="half")
         >>> permuted["layers.0.wq.weight"].argmax(1), permuted["layers.0.wv.weight"].argmax(1)
         (array([0, 2, 1, 3]), array([0, 1, 2, 3]))
     """
@@ -212,8 +212,7 @@ class PairingEvidence:
             joins are related, in standard deviations of random pairings; large is right.
 
     Example:
-        >>> import posenc_native as pn
-        >>> pn.PairingEvidence("half", {"half": 1e-7, "interleaved": 0.8}).pairing
+        >>> PairingEvidence("half", {"half": 1e-7, "interleaved": 0.8}).pairing
         'half'
     """
 
@@ -256,7 +255,7 @@ def expected_pairing(
         >>> def scores(pairing):
         ...     rotated_q, rotated_k = pn.Rotary(16, pairing=pairing)(q, k)
         ...     return rotated_q @ rotated_k.swapaxes(-1, -2)
-        >>> pn.expected_pairing(scores, scores("interleaved")).pairing
+        >>> pn.checkpoints.expected_pairing(scores, scores("interleaved")).pairing
         'interleaved'
     """
     function = "expected_pairing"
@@ -316,7 +315,7 @@ def guess_pairing(
         >>> import numpy as np
         >>> import posenc_native as pn
         >>> q, k = np.random.default_rng(0).standard_normal((2, 64, 128))  # untrained
-        >>> pn.guess_pairing([(q, k)], head_dim=32).pairing is None
+        >>> pn.checkpoints.guess_pairing([(q, k)], head_dim=32).pairing is None
         True
     """
     function = "guess_pairing"

@@ -10,7 +10,7 @@ import outside
 import pytest
 
 import posenc_native as pn
-from posenc_native.models import weights
+from posenc_native.checkpoints import weights
 
 try:
     import torch
@@ -35,17 +35,17 @@ def published_to_hugging_face(weight, heads):
 
 def test_llama_as_hugging_face_converts_it():
     weight = normal(4 * 16, 24)
-    half = pn.permute_qk(weight, 16, to="half")
+    half = pn.checkpoints.permute_qk(weight, 16, to="half")
     np.testing.assert_array_equal(half, published_to_hugging_face(weight, 4))
     assert not np.array_equal(half, weight)
-    np.testing.assert_array_equal(pn.permute_qk(half, 16, to="interleaved"), weight)
+    np.testing.assert_array_equal(pn.checkpoints.permute_qk(half, 16, to="interleaved"), weight)
 
 
 def test_llama_as_gguf_has_it():
     gguf = outside.module("transformers.modeling_gguf_pytorch_utils")
     weight = normal(6 * 8, 5)
     theirs = gguf.LlamaTensorProcessor({})._reverse_permute_weights(weight, 12, 6)
-    np.testing.assert_array_equal(pn.permute_qk(weight, 8, to="half"), theirs)
+    np.testing.assert_array_equal(pn.checkpoints.permute_qk(weight, 8, to="half"), theirs)
 
 
 PAIRINGS = ["half", "interleaved", 4, 8]
@@ -68,7 +68,7 @@ def test_scores_are_the_same(source, to, dims, start):
     parts = [normal(heads * head_dim, inputs), normal(kv_heads * head_dim, inputs, seed=1),
              normal(heads * head_dim, seed=2), normal(head_dim, seed=3)]  # fmt: skip
     options = {"rotary_dim": dims, "rotary_start": start, "source": source, "to": to}
-    moved = [pn.permute_qk(part, head_dim, **options) for part in parts]
+    moved = [pn.checkpoints.permute_qk(part, head_dim, **options) for part in parts]
     expected = scores(source, *parts)
     # The same products, in float64, summed in another order; up to 1e2.
     np.testing.assert_allclose(scores(to, *moved), expected, rtol=0, atol=1e-11)
@@ -78,40 +78,42 @@ def test_scores_are_the_same(source, to, dims, start):
         back = {**options, "source": to, "to": source}
         for part, other in zip(parts, moved, strict=True):
             assert not np.array_equal(part, other)
-            np.testing.assert_array_equal(pn.permute_qk(other, head_dim, **back), part)
+            np.testing.assert_array_equal(pn.checkpoints.permute_qk(other, head_dim, **back), part)
 
 
 def test_any_axis():
     weight = normal(12, 3, 8)  # [in, heads, head_dim], as flax has it
-    by_rows = pn.permute_qk(weight.reshape(12, 24).T, 8, to="half")
-    moved = pn.permute_qk(weight, 8, to="half", axis=-1)
+    by_rows = pn.checkpoints.permute_qk(weight.reshape(12, 24).T, 8, to="half")
+    moved = pn.checkpoints.permute_qk(weight, 8, to="half", axis=-1)
     np.testing.assert_array_equal(moved.reshape(12, 24).T, by_rows)
-    moved = pn.permute_qk(weight.reshape(12, 24), 8, to="half", axis=1)
+    moved = pn.checkpoints.permute_qk(weight.reshape(12, 24), 8, to="half", axis=1)
     np.testing.assert_array_equal(moved.T, by_rows)
 
 
 def test_heads_of_fused_projections():
     q, k, v = normal(4 * 8, 5), normal(2 * 8, 5, seed=1), normal(2 * 8, 5, seed=2)
-    q_moved, k_moved = (pn.permute_qk(w, 8, to="interleaved") for w in (q, k))
+    q_moved, k_moved = (pn.checkpoints.permute_qk(w, 8, to="interleaved") for w in (q, k))
     # Queries, keys, values.
-    moved = pn.permute_qk(np.concatenate([q, k, v]), 8, to="interleaved", heads=range(6))
+    moved = pn.checkpoints.permute_qk(
+        np.concatenate([q, k, v]), 8, to="interleaved", heads=range(6)
+    )
     np.testing.assert_array_equal(moved, np.concatenate([q_moved, k_moved, v]))
     # A query, a key and a value of each head in turn, as GPT-NeoX has them.
     k, v = normal(4 * 8, 5, seed=3), normal(4 * 8, 5, seed=4)
-    k_moved = pn.permute_qk(k, 8, to="interleaved")
+    k_moved = pn.checkpoints.permute_qk(k, 8, to="interleaved")
 
     def alternating(*parts):
         return np.stack([part.reshape(4, 8, 5) for part in parts], 1).reshape(-1, 5)
 
     chosen = [h for h in range(12) if h % 3 < 2]
-    moved = pn.permute_qk(alternating(q, k, v), 8, to="interleaved", heads=chosen)
+    moved = pn.checkpoints.permute_qk(alternating(q, k, v), 8, to="interleaved", heads=chosen)
     np.testing.assert_array_equal(moved, alternating(q_moved, k_moved, v))
-    np.testing.assert_array_equal(pn.permute_qk(q, 8, to="half", heads=[]), q)
+    np.testing.assert_array_equal(pn.checkpoints.permute_qk(q, 8, to="half", heads=[]), q)
 
 
 def test_a_result_has_its_own_memory():
     weight = normal(8, 2)
-    moved = pn.permute_qk(weight, 8, source="half", to="half")
+    moved = pn.checkpoints.permute_qk(weight, 8, source="half", to="half")
     moved[...] = 0
     assert weight.all()
 
@@ -125,24 +127,27 @@ def test_tensors_of_any_dtype(dtype):
     dtype = getattr(torch, dtype)
     numbers = torch.arange(64).reshape(32, 2) % 23
     tensor = numbers.to(torch.float32).to(dtype)
-    array = pn.permute_qk(tensor.float().numpy(), 16, to="half")
-    moved = pn.permute_qk(tensor, 16, to="half")
+    array = pn.checkpoints.permute_qk(tensor.float().numpy(), 16, to="half")
+    moved = pn.checkpoints.permute_qk(tensor, 16, to="half")
     assert moved.dtype == dtype
     assert torch.equal(moved.float(), torch.from_numpy(array))
-    back = pn.permute_qk(moved, 16, to="interleaved")
+    back = pn.checkpoints.permute_qk(moved, 16, to="interleaved")
     assert torch.equal(back.view(torch.uint8), tensor.view(torch.uint8))
 
 
 @needs_torch
 def test_lora_and_gradients():
     base, a, b = (torch.from_numpy(normal(*shape)) for shape in ((32, 6), (4, 6), (32, 4)))
-    whole = pn.permute_qk(base + b @ a, 16, to="half")
-    parts = pn.permute_qk(base, 16, to="half") + pn.permute_qk(b, 16, to="half") @ a
+    whole = pn.checkpoints.permute_qk(base + b @ a, 16, to="half")
+    parts = (
+        pn.checkpoints.permute_qk(base, 16, to="half")
+        + pn.checkpoints.permute_qk(b, 16, to="half") @ a
+    )
     assert torch.equal(whole, parts)
     base.requires_grad_()
     outer = torch.from_numpy(normal(32, 6, seed=5))
-    (pn.permute_qk(base, 16, to="half") * outer).sum().backward()
-    assert torch.equal(base.grad, pn.permute_qk(outer, 16, to="interleaved"))
+    (pn.checkpoints.permute_qk(base, 16, to="half") * outer).sum().backward()
+    assert torch.equal(base.grad, pn.checkpoints.permute_qk(outer, 16, to="interleaved"))
 
 
 @pytest.mark.parametrize(
@@ -165,7 +170,9 @@ def test_lora_and_gradients():
 )  # fmt: skip
 def test_errors(kind, match, options):
     with pytest.raises(kind, match=match):
-        pn.permute_qk(**({"weight": normal(16, 2), "head_dim": 8, "to": "half"} | options))
+        pn.checkpoints.permute_qk(
+            **({"weight": normal(16, 2), "head_dim": 8, "to": "half"} | options)
+        )
 
 
 # --- State dicts
@@ -195,11 +202,13 @@ def test_errors(kind, match, options):
 )
 def test_names_of_entries(name, moved):
     state = {name: normal(16, 2), "wq.weight": normal(16, 2)}
-    result = pn.permute_state_dict(state, 8, to="half")
+    result = pn.checkpoints.permute_state_dict(state, 8, to="half")
     assert list(result) == list(state)
     assert (result[name] is state[name]) == (not moved)
     if moved:
-        np.testing.assert_array_equal(result[name], pn.permute_qk(state[name], 8, to="half"))
+        np.testing.assert_array_equal(
+            result[name], pn.checkpoints.permute_qk(state[name], 8, to="half")
+        )
 
 
 def test_names_with_arguments_of_their_own():
@@ -208,30 +217,32 @@ def test_names_with_arguments_of_their_own():
         "h.0.attn.q_norm.weight": normal(4),
     }  # fmt: skip
     names = {r"qkv\.weight$": {"heads": range(4)}, "q_norm": {}}
-    result = pn.permute_state_dict(state, 4, to="interleaved", names=names, rotary_dim=4)
+    result = pn.checkpoints.permute_state_dict(
+        state, 4, to="interleaved", names=names, rotary_dim=4
+    )
     np.testing.assert_array_equal(result["h.0.attn.qkv.weight"][16:],
                                   state["h.0.attn.qkv.weight"][16:])  # fmt: skip
     np.testing.assert_array_equal(
         result["h.0.attn.qkv.weight"][:16],
-        pn.permute_qk(state["h.0.attn.qkv.weight"][:16], 4, to="interleaved"),
+        pn.checkpoints.permute_qk(state["h.0.attn.qkv.weight"][:16], 4, to="interleaved"),
     )
     assert result["h.0.attn.out.weight"] is state["h.0.attn.out.weight"]
     assert not np.array_equal(result["h.0.attn.q_norm.weight"], state["h.0.attn.q_norm.weight"])
     # What is said for an entry wins over what is said for all; a single pair has one order.
     names = {"q_norm": {"rotary_dim": 2}}
-    own = pn.permute_state_dict(state, 4, to="interleaved", names=names, rotary_dim=4)
+    own = pn.checkpoints.permute_state_dict(state, 4, to="interleaved", names=names, rotary_dim=4)
     np.testing.assert_array_equal(own["h.0.attn.q_norm.weight"], state["h.0.attn.q_norm.weight"])
-    only = pn.permute_state_dict(state, 4, to="interleaved", names=["q_norm"])
+    only = pn.checkpoints.permute_state_dict(state, 4, to="interleaved", names=["q_norm"])
     assert only["h.0.attn.qkv.weight"] is state["h.0.attn.qkv.weight"]
 
 
 def test_errors_of_state_dicts():
     with pytest.raises(ValueError, match="names: expected patterns that match"):
-        pn.permute_state_dict({"mlp.weight": normal(8, 2)}, 4, to="half")
+        pn.checkpoints.permute_state_dict({"mlp.weight": normal(8, 2)}, 4, to="half")
     with pytest.raises(
         ValueError, match=r"permute_state_dict: a\.q_proj\.weight: permute_qk: weight"
     ):
-        pn.permute_state_dict({"a.q_proj.weight": normal(6, 2)}, 4, to="half")
+        pn.checkpoints.permute_state_dict({"a.q_proj.weight": normal(6, 2)}, 4, to="half")
 
 
 # --- A model that expects one of them
@@ -282,7 +293,7 @@ def llama(monkeypatch):
 def test_llama_runs_with_the_other_rotation_once_its_weights_are_permuted(llama):
     model, logits = llama
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    permuted = pn.permute_state_dict(state, 16, to="interleaved")
+    permuted = pn.checkpoints.permute_state_dict(state, 16, to="interleaved")
     changed = {name for name in state if not torch.equal(state[name], permuted[name])}
     assert changed == {
         f"model.layers.{i}.self_attn.{p}_proj.{kind}"
@@ -294,10 +305,10 @@ def test_llama_runs_with_the_other_rotation_once_its_weights_are_permuted(llama)
     assert difference < 1e-5 * reference.abs().max()
     assert (logits("interleaved", state) - reference).abs().max() > 1e-2 * reference.abs().max()
 
-    evidence = pn.expected_pairing(lambda pairing: logits(pairing, state), reference)
+    evidence = pn.checkpoints.expected_pairing(lambda pairing: logits(pairing, state), reference)
     assert evidence.pairing == "half"
     assert evidence.scores["half"] == 0
-    evidence = pn.expected_pairing(lambda pairing: logits(pairing, permuted), reference)
+    evidence = pn.checkpoints.expected_pairing(lambda pairing: logits(pairing, permuted), reference)
     assert evidence.pairing == "interleaved"
     assert evidence.scores["interleaved"] < 1e-5
 
@@ -306,23 +317,25 @@ def test_expected_pairing_is_none_where_nothing_is_decided():
     reference = normal(5, 5)
     near, far = reference + 0.01 * normal(5, 5, seed=1), normal(5, 5, seed=2)
     results = {"half": near, "interleaved": far}
-    evidence = pn.expected_pairing(results.get, reference)
+    evidence = pn.checkpoints.expected_pairing(results.get, reference)
     assert evidence.pairing == "half"
     relative = math.sqrt(np.square(near - reference).mean() / np.square(reference).mean())
     assert evidence.scores["half"] == pytest.approx(relative)
     # Neither is right; both are, as for one token; noise that hides the difference.
-    assert pn.expected_pairing(lambda _: far, reference).pairing is None
-    assert pn.expected_pairing(lambda _: reference, reference).pairing is None
+    assert pn.checkpoints.expected_pairing(lambda _: far, reference).pairing is None
+    assert pn.checkpoints.expected_pairing(lambda _: reference, reference).pairing is None
     results = {"half": reference * 1.01, "interleaved": reference * 1.03}
-    assert pn.expected_pairing(results.get, reference).pairing is None
+    assert pn.checkpoints.expected_pairing(results.get, reference).pairing is None
     results = {"half": near, "interleaved": far, 4: reference}
-    assert pn.expected_pairing(results.get, reference, pairings=[4, "half"]).pairing == 4
+    assert (
+        pn.checkpoints.expected_pairing(results.get, reference, pairings=[4, "half"]).pairing == 4
+    )
     with pytest.raises(ValueError, match=r"run: expected shape \[5, 5\], got \[5, 4\]"):
-        pn.expected_pairing(lambda _: reference[:, :4], reference)
+        pn.checkpoints.expected_pairing(lambda _: reference[:, :4], reference)
     with pytest.raises(ValueError, match="reference: expected finite values"):
-        pn.expected_pairing(lambda _: reference, reference * 0)
+        pn.checkpoints.expected_pairing(lambda _: reference, reference * 0)
     with pytest.raises(ValueError, match="pairings: expected two or more"):
-        pn.expected_pairing(lambda _: reference, reference, pairings=[])
+        pn.checkpoints.expected_pairing(lambda _: reference, reference, pairings=[])
 
 
 # --- A guess from weights
@@ -410,7 +423,7 @@ def trained(seed, steps, heads=1, head_dim=64, width=64, length=24):
 
 
 def permuted(layers, head_dim, **options):
-    return [tuple(pn.permute_qk(weight, head_dim, **options) for weight in layer)
+    return [tuple(pn.checkpoints.permute_qk(weight, head_dim, **options) for weight in layer)
             for layer in layers]  # fmt: skip
 
 
@@ -424,8 +437,8 @@ def test_guesses_of_trained_models(seeds, steps):
     answers = []
     for seed in seeds:
         layers = trained(seed, steps)
-        half = pn.guess_pairing(layers, 64)
-        interleaved = pn.guess_pairing(permuted(layers, 64, to="interleaved"), 64)
+        half = pn.checkpoints.guess_pairing(layers, 64)
+        interleaved = pn.checkpoints.guess_pairing(permuted(layers, 64, to="interleaved"), 64)
         # The pairs are the same ones.
         assert interleaved.scores["interleaved"] == pytest.approx(half.scores["half"])
         assert half.pairing in ("half", None)
@@ -439,7 +452,7 @@ def test_guesses_of_trained_models(seeds, steps):
 def test_guess_of_an_untrained_model(seed):
     layers = trained(seed, 0)
     for weights_ in (layers, permuted(layers, 64, to="interleaved")):
-        assert pn.guess_pairing(weights_, 64).pairing is None
+        assert pn.checkpoints.guess_pairing(weights_, 64).pairing is None
 
 
 def test_layers_of_both_pairings_are_no_evidence():
@@ -448,7 +461,7 @@ def test_layers_of_both_pairings_are_no_evidence():
     half = np.concatenate([-second, first], 1)
     interleaved = np.stack([-q[:, 1::2], q[:, ::2]], 2)
     layers = [(q.reshape(48, 40), k.reshape(48, 40)) for k in (half, interleaved)]
-    evidence = pn.guess_pairing(layers, 16)
+    evidence = pn.checkpoints.guess_pairing(layers, 16)
     assert min(evidence.scores.values()) > 3
     assert evidence.pairing is None
 
@@ -464,23 +477,25 @@ def test_what_a_guess_counts():
         turned = np.stack([-partners[:, 1], partners[:, 0]], 1)
         keys = turned if pairing == "half" else turned.swapaxes(1, 2)
         q, k = rows.reshape(48, 40), keys.reshape(48, 40)
-        evidence = pn.guess_pairing([(q, k)], 16)
+        evidence = pn.checkpoints.guess_pairing([(q, k)], 16)
         assert evidence.pairing == pairing
         # Norms of heads and rows do not count; fewer heads of keys do the same.
-        scaled = pn.guess_pairing([(q * np.tile(np.arange(1.0, 17), 3)[:, None], k)], 16)
+        scaled = pn.checkpoints.guess_pairing(
+            [(q * np.tile(np.arange(1.0, 17), 3)[:, None], k)], 16
+        )
         assert scaled.scores == pytest.approx(dict(evidence.scores))
-        grouped = pn.guess_pairing([(np.concatenate([q[:16]] * 3), k[:16])], 16)
-        alone = pn.guess_pairing([(q[:16], k[:16])], 16)
+        grouped = pn.checkpoints.guess_pairing([(np.concatenate([q[:16]] * 3), k[:16])], 16)
+        alone = pn.checkpoints.guess_pairing([(q[:16], k[:16])], 16)
         assert grouped.scores == pytest.approx(dict(alone.scores))
         # Neighboring heads of queries share a head of keys.
         twice = np.repeat(q.reshape(3, 16, 40), 2, axis=0).reshape(96, 40)
-        shared = pn.guess_pairing([(twice, k)], 16)
+        shared = pn.checkpoints.guess_pairing([(twice, k)], 16)
         assert shared.scores == pytest.approx(dict(evidence.scores))
         # A slice of a head.
         wide = [np.concatenate([normal(3, 5, 40, seed=4), w.reshape(3, 16, 40),
                                 normal(3, 3, 40, seed=5)], 1).reshape(72, 40)
                 for w in (q, k)]  # fmt: skip
-        part = pn.guess_pairing([wide], 24, rotary_dim=16, rotary_start=5)
+        part = pn.checkpoints.guess_pairing([wide], 24, rotary_dim=16, rotary_start=5)
         assert part.scores == pytest.approx(dict(evidence.scores))
 
 
@@ -494,8 +509,8 @@ def test_errors_of_a_guess():
         ((weight[0], weight), {"head_dim": 8}, "q_weight: expected shape"),
     ):
         with pytest.raises(ValueError, match=match):
-            pn.guess_pairing([layer], **options)
-    assert pn.guess_pairing([], 8).pairing is None
+            pn.checkpoints.guess_pairing([layer], **options)
+    assert pn.checkpoints.guess_pairing([], 8).pairing is None
 
 
 def test_nothing_to_decide_by():
@@ -504,11 +519,11 @@ def test_nothing_to_decide_by():
         broken = weight.copy()
         broken[3, 1] = bad
         with pytest.raises(ValueError, match="guess_pairing: q_weight: expected finite weights"):
-            pn.guess_pairing([(broken, weight)], 8)
+            pn.checkpoints.guess_pairing([(broken, weight)], 8)
         with pytest.raises(ValueError, match="guess_pairing: k_weight: expected finite weights"):
-            pn.guess_pairing([(weight, broken)], 8)
+            pn.checkpoints.guess_pairing([(weight, broken)], 8)
     for pairings in ([], ["half"], ["half", "half"]):
         with pytest.raises(ValueError, match="expected_pairing: pairings: expected two or more"):
-            pn.expected_pairing(lambda _: weight, weight, pairings=pairings)
+            pn.checkpoints.expected_pairing(lambda _: weight, weight, pairings=pairings)
     with pytest.raises(ValueError, match=r"permute_qk: heads: .* each once, got \[1, 1\]"):
-        pn.permute_qk(weight, 8, to="half", heads=[1, 1])
+        pn.checkpoints.permute_qk(weight, 8, to="half", heads=[1, 1])
