@@ -94,8 +94,8 @@ def match_columns(
     length = torch.hypot(*tables).clamp_min(1e-6)
     exact = rotary_tables(coordinates, frequencies, dtype=torch.float64)
     difference = torch.zeros((), dtype=torch.float64)
-    for own, each in zip(tables, exact, strict=True):
-        candidates = each.movedim(0, 1).flatten(1)  # [tokens, axes * frequencies]
+    for own, ours in zip(tables, exact, strict=True):
+        candidates = ours.movedim(0, 1).flatten(1)  # [tokens, axes * frequencies]
         distance = ((own / length).double()[:, :, None] - candidates[:, None]).abs().amax(dim=0)
         difference = torch.maximum(difference, distance)
     if float(difference.min(dim=1).values.max()) > 1e-3:

@@ -76,29 +76,29 @@ def rotary_function(
     names = tuple(parameters)
     defaults = {name: parameter.default for name, parameter in parameters.items()}
     default_dim = defaults.get("unsqueeze_dim")
-    of_tables = tuple(name for name in names if is_table(name))
-    cos_and_sin = tuple(sorted(of_tables[:2])) if len(of_tables) > 1 else of_tables
+    table_names = tuple(name for name in names if is_table(name))
+    cos_and_sin = tuple(sorted(table_names[:2])) if len(table_names) > 1 else table_names
     packing = next(iter(uses.values())).form.packing
     whole = packing == "cos, sin" and pieces == 1
     rotates = any(use.rotation for use in uses.values())
     known = rotary_arguments(original) if rotates else None
-    of_heads = known.heads if known else ()
-    ignored = {*of_tables, *of_heads, *(known.positions if known else ()), "unsqueeze_dim"}
+    head_names = known.heads if known else ()
+    ignored = {*table_names, *head_names, *(known.positions if known else ()), "unsqueeze_dim"}
     # A call with this many positional arguments has heads and tables and nothing else.
-    usual = len(of_heads) + len(cos_and_sin)
-    if not known or {*names[:usual]} != {*of_heads, *cos_and_sin}:
+    usual = len(head_names) + len(cos_and_sin)
+    if not known or {*names[:usual]} != {*head_names, *cos_and_sin}:
         usual = -1
     settled: tuple[Callable[..., Any], ...] = ()
     settled_norms: tuple[Callable[..., Any], ...] = ()
-    if whole and names[:usual] == (*of_heads, *cos_and_sin):
-        settled = settled_rotations(uses, default_dim, len(of_heads), bool(inplace))
+    if whole and names[:usual] == (*head_names, *cos_and_sin):
+        settled = settled_rotations(uses, default_dim, len(head_names), bool(inplace))
         # Other code may hold q and k from before a norm: they are never overwritten.
-        settled_norms = settled_rotations(uses, default_dim, len(of_heads), False, norms=True)
-    two = len(of_heads) == 2
-    first_head = names.index(of_heads[0]) if known else 0
-    last_head = first_head + len(of_heads)
+        settled_norms = settled_rotations(uses, default_dim, len(head_names), False, norms=True)
+    two = len(head_names) == 2
+    first_head = names.index(head_names[0]) if known else 0
+    last_head = first_head + len(head_names)
     places = [names.index(name) for name in cos_and_sin]
-    first_tensor = next(name for name in names if name not in of_tables)
+    first_tensor = next(name for name in names if name not in table_names)
 
     def rotary(*args: Any, norms_: tuple[PutOff | None, ...] | None = None, **kwargs: Any) -> Any:
         if len(args) == usual and not kwargs:
@@ -108,11 +108,11 @@ def rotary_function(
                     if rotated is not NotImplemented:
                         return rotated if two else rotated[0]
             elif settled_norms:
-                of_q, of_k = norms_
-                if of_q and of_k and of_q[2:5] == of_k[2:5]:
+                q_norm, k_norm = norms_
+                if q_norm and k_norm and q_norm[2:5] == k_norm[2:5]:
                     for bound in settled_norms:
                         rotated = backend.door.call_bound(
-                            bound, *args, of_q.weight, of_k.weight, *of_q[2:5]
+                            bound, *args, q_norm.weight, k_norm.weight, *q_norm[2:5]
                         )
                         if rotated is not NotImplemented:
                             return rotated
@@ -120,14 +120,15 @@ def rotary_function(
             heads, dim, plain = args[first_head:last_head], default_dim, True
             cos, sin = args[places[0]], args[places[-1]]
         else:
-            given = dict(zip(names, args, strict=False)) | kwargs
-            heads = tuple(given.get(name) for name in of_heads)
-            dim = given.get("unsqueeze_dim", default_dim)
-            cos, sin = given[cos_and_sin[0]], given[cos_and_sin[-1]]
+            arguments = dict(zip(names, args, strict=False)) | kwargs
+            heads = tuple(arguments.get(name) for name in head_names)
+            dim = arguments.get("unsqueeze_dim", default_dim)
+            cos, sin = arguments[cos_and_sin[0]], arguments[cos_and_sin[-1]]
             plain = rotates and all(
-                n in ignored or _is_default(value, defaults.get(n)) for n, value in given.items()
+                n in ignored or _is_default(value, defaults.get(n))
+                for n, value in arguments.items()
             )
-            given = {}  # `nobody_else_sees` counts the references to heads
+            arguments = {}  # `nobody_else_sees` counts the references to heads
         if not whole:
             cos, sin = _cos_and_sin_of(cos, sin, packing, pieces)
         width = cos.shape[-1]
@@ -144,20 +145,20 @@ def rotary_function(
                 if use.picked is not None:
                     index = use.picked.to(cos.device)
                     cos, sin = cos[..., index], sin[..., index]
-                over = nobody_else_sees(heads) if inplace is None else inplace
+                overwrite = nobody_else_sees(heads) if inplace is None else inplace
                 # Other code may hold q and k from before a norm: the values are k in Gemma 4.
                 if norms_ is not None and inplace:
-                    over = False
-                rotated = use.rotation(heads, cos, sin, layout, over, norms_)
+                    overwrite = False
+                rotated = use.rotation(heads, cos, sin, layout, overwrite, norms_)
                 return rotated if len(rotated) > 1 else rotated[0]
-        given = dict(zip(names, args, strict=False)) | kwargs
-        for name, norm in zip(of_heads, norms_ or (), strict=False):
-            given[name] = now(norm, given[name])
+        arguments = dict(zip(names, args, strict=False)) | kwargs
+        for name, norm in zip(head_names, norms_ or (), strict=False):
+            arguments[name] = now(norm, arguments[name])
         index = use.widened.to(cos.device)
-        dtype = None if use.rotation and use.rotation.keeps_dtype else given[first_tensor].dtype
-        for name in of_tables:
-            given[name] = _as_the_model_has_it(given[name], packing, pieces, index, dtype)
-        return original(**given)
+        dtype = None if use.rotation and use.rotation.keeps_dtype else arguments[first_tensor].dtype
+        for name in table_names:
+            arguments[name] = _as_the_model_has_it(arguments[name], packing, pieces, index, dtype)
+        return original(**arguments)
 
     rotary.__name__ = title_of(original)
     return rotary
@@ -182,9 +183,9 @@ def settled_rotations(
         if norms and (rotation.inverse or not rotation.keeps_pairs):
             continue
         layouts: dict[str, int] = {}
-        for (_, rank, of_dim), layout in rotation.layouts.items():
+        for (_, rank, unsqueeze_dim), layout in rotation.layouts.items():
             # A table without a batch axis also lacks the axes that the layout lacks.
-            if of_dim == dim and rank == 2 + ("b" in layout):
+            if unsqueeze_dim == dim and rank == 2 + ("b" in layout):
                 layouts[layout] = layouts.get(layout, 0) | 1 << rank
         settled += [
             backend.native.bind_tables(
@@ -203,11 +204,11 @@ def _is_default(value: Any, default: Any) -> bool:
 
 
 def _cos_and_sin_of(cos: Tensor, sin: Tensor, packing: str, pieces: int) -> tuple[Tensor, Tensor]:
-    """cos and sin from the arguments of a rotary function, where one tensor may hold both."""
+    """cos and sin from the arguments of a rotary function, or from one tensor with both."""
     if packing == "cos, sin":
         return sum(cos.float().chunk(pieces, dim=-1)), sum(sin.float().chunk(pieces, dim=-1))  # type: ignore[return-value]
-    one, other = cos.chunk(2, dim=-1)
-    return (other, one) if packing == "sin|cos" else (one, other)
+    first, second = cos.chunk(2, dim=-1)
+    return (second, first) if packing == "sin|cos" else (first, second)
 
 
 def _as_the_model_has_it(
@@ -218,7 +219,7 @@ def _as_the_model_has_it(
         if pieces > 1:
             table, _ = _cos_and_sin_of(table, table, packing, pieces)
         return table[..., index].to(dtype or table.dtype)
-    cos, sin = (each[..., index] for each in _cos_and_sin_of(table, table, packing, pieces))
+    cos, sin = (part[..., index] for part in _cos_and_sin_of(table, table, packing, pieces))
     if packing == "complex":
         return torch.complex(cos, sin)
     return torch.cat((sin, cos), dim=-1).to(dtype or table.dtype)

@@ -31,8 +31,8 @@ class RotaryUses:
 
     def functions(self) -> list[Callable[..., Any]]:
         """Each of them once."""
-        named = [function for found in self.methods.values() for function in found.values()]
-        return list(dict.fromkeys([*named, *self.statics.values()]))
+        called = [function for named in self.methods.values() for function in named.values()]
+        return list(dict.fromkeys([*called, *self.statics.values()]))
 
     def __bool__(self) -> bool:
         return bool(self.methods or self.statics)
@@ -51,7 +51,7 @@ def rotary_uses(kind: type[nn.Module]) -> RotaryUses:
                     statics[name] = value.__func__
             elif isinstance(value, types.FunctionType):
                 methods[name] = _called_functions(value)
-    return RotaryUses({name: found for name, found in methods.items() if found}, statics)
+    return RotaryUses({name: called for name, called in methods.items() if called}, statics)
 
 
 def _called_functions(method: types.FunctionType) -> dict[str, Callable[..., Any]]:
@@ -59,12 +59,12 @@ def _called_functions(method: types.FunctionType) -> dict[str, Callable[..., Any
     inner = inspect.unwrap(method)
     if not isinstance(inner, types.FunctionType):
         return {}
-    found = {}
+    functions = {}
     for name in global_names(inner.__code__):
         function = inner.__globals__.get(name)
         if function is not None and (takes_tables(function) or takes_positions(function)):
-            found[name] = function
-    return found
+            functions[name] = function
+    return functions
 
 
 def computes_cosines(kind: type[nn.Module]) -> bool:

@@ -92,7 +92,7 @@ def tells_its_module(method: Callable[..., Any]) -> Callable[..., Any]:
     def telling(self: Any, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_dynamo_compiling():
             return method(self, *args, **kwargs)
-        modules = tuple(each for each in (self, *args[:1]) if isinstance(each, nn.Module))
+        modules = tuple(value for value in (self, *args[:1]) if isinstance(value, nn.Module))
         outer, _calling.modules = _calling.modules, modules
         try:
             return method(self, *args, **kwargs)
@@ -108,11 +108,11 @@ def _has_hooks(module: nn.Module) -> bool:
         return True
     inside = [*module._modules.values()]
     while inside:
-        each = inside.pop()
-        if each is not None:
-            if each._forward_hooks or each._forward_pre_hooks:
+        submodule = inside.pop()
+        if submodule is not None:
+            if submodule._forward_hooks or submodule._forward_pre_hooks:
                 return True
-            inside.extend(each._modules.values())
+            inside.extend(submodule._modules.values())
     return False
 
 
@@ -160,7 +160,7 @@ _CAN_COUNT = (
 
 
 def _is_alone(x: Tensor) -> bool:
-    """Whether only its one variable holds a tensor and its memory."""
+    """Whether only its variable holds a tensor and its memory."""
     if (
         not _CAN_COUNT
         or type(x) is not Tensor
@@ -170,7 +170,7 @@ def _is_alone(x: Tensor) -> bool:
         or torch._debug_has_internal_overlap(x) != 0  # 2: torch cannot tell
     ):
         return False
-    return _holders(x) == _holders_of_one_alone(x._base is not None)
+    return _holders(x) == _holders_of_a_lone_tensor(x._base is not None)
 
 
 def _holders(x: Tensor) -> tuple[int | bool, ...]:
@@ -192,7 +192,7 @@ def _holders(x: Tensor) -> tuple[int | bool, ...]:
 
 
 @functools.cache
-def _holders_of_one_alone(is_view: bool) -> tuple[int | bool, ...]:
+def _holders_of_a_lone_tensor(is_view: bool) -> tuple[int | bool, ...]:
     with torch.inference_mode(False), torch.no_grad():
         x = torch.zeros(1, device="cpu")
         if is_view:
@@ -219,7 +219,7 @@ def gives_results_their_names(
         return False
     used = sum(isinstance(node, ast.Name) and node.id == name for node in ast.walk(tree))
     calls = [node for node in ast.walk(tree) if _overwrites_heads(node, name, arguments)]
-    stars = [any(isinstance(each, ast.Starred) for each in ast.walk(call)) for call in calls]
+    stars = [any(isinstance(part, ast.Starred) for part in ast.walk(call)) for call in calls]
     return 0 < used == len(calls) and all(star == starred for star in stars)
 
 

@@ -40,10 +40,10 @@ def definition(code: types.CodeType) -> ast.AST | None:
         made = [compile(tree, code.co_filename, "exec", dont_inherit=True)]
     except (SyntaxError, ValueError):
         return None
-    for each in made:
-        if each == code:
+    for compiled in made:
+        if compiled == code:
             break
-        made.extend(inside for inside in each.co_consts if isinstance(inside, types.CodeType))
+        made.extend(inside for inside in compiled.co_consts if isinstance(inside, types.CodeType))
     else:
         return None
     for node in ast.walk(tree):
@@ -158,7 +158,7 @@ class _State:
         return super().__reduce_ex__(protocol)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _State:
-        return _State(*(copy.deepcopy(getattr(self, each.name), memo) for each in fields(self)))
+        return _State(*(copy.deepcopy(getattr(self, part.name), memo) for part in fields(self)))
 
 
 def slot(module: nn.Module, name: str) -> str:

@@ -127,24 +127,24 @@ def patch(model: Any, *, inplace: bool | None = None, fuse_norm: bool = False) -
     modules: dict[str, nn.Module] = {}
     plans: dict[str, Plan] = {}
     for prefix, root in _roots(model).items():
-        found = dict(root.named_modules())
-        for name, module in found.items():
+        within = dict(root.named_modules())
+        for name, module in within.items():
             if MARK in module.__dict__:
                 raise ValueError(
                     f"patch: model: expected a model that is not patched, got one whose module "
                     f"{name or type(module).__name__!r} is; call .undo() of its handle, or unpatch"
                 )
-        planned, left = _plans_of(found, inplace, fuse_norm)
-        own = _with_tables_of_their_own(prefix, found, planned, learned)
+        planned, left = _plans_of(within, inplace, fuse_norm)
+        own = _with_tables_of_their_own(prefix, within, planned, learned)
         for members, reason in left:
             taken = [name for name in members if name in own]
             for name in taken:
                 own[name].note = f"tables are the model's own: {reason}"
             # No reason is reported for makers of tables if their users were patched one by one.
-            if not taken and not (own and all(makes_tables(found[name]) for name in members)):
+            if not taken and not (own and all(makes_tables(within[name]) for name in members)):
                 skipped.update(dict.fromkeys((prefix + name for name in members), reason))
         planned |= own
-        modules |= {prefix + name: module for name, module in found.items()}
+        modules |= {prefix + name: module for name, module in within.items()}
         plans |= {prefix + name: plan for name, plan in planned.items()}
     if not plans:
         raise ValueError(_nothing_to_patch(modules, skipped))
@@ -179,7 +179,7 @@ def _roots(model: Any) -> dict[str, nn.Module]:
 
 
 def _with_tables_of_their_own(
-    prefix: str, found: dict[str, nn.Module], planned: dict[str, Plan], learned: LearnedPlanner
+    prefix: str, modules: dict[str, nn.Module], planned: dict[str, Plan], learned: LearnedPlanner
 ) -> dict[str, Plan]:
     """Plans for modules outside the patched groups, each planned by itself.
 
@@ -188,7 +188,7 @@ def _with_tables_of_their_own(
     plans = {}
     own = {
         name: module
-        for name, module in found.items()
+        for name, module in modules.items()
         if name not in planned and not type(module).__module__.startswith("transformers.")
     }
     for name, module in own.items():
@@ -276,14 +276,12 @@ class Patch:
 def _nothing_to_patch(modules: dict[str, nn.Module], skipped: dict[str, str]) -> str:
     if skipped:
         name, reason = next(iter(skipped.items()))
-        found = (
-            f"{len(skipped)} rotary modules that cannot be patched, the first {name!r}: {reason}"
-        )
+        got = f"{len(skipped)} rotary modules that cannot be patched, the first {name!r}: {reason}"
     else:
         kinds = sorted({type(m).__name__ for m in modules.values()} - set(dir(nn)))
-        found = f"none; its classes are {', '.join(kinds) or 'torch.nn only'}"
+        got = f"none; its classes are {', '.join(kinds) or 'torch.nn only'}"
     return (
         "patch: model: expected a model of transformers, diffusers or timm whose attention calls a "
         "rotary function (apply_rotary_pos_emb, apply_rotary_emb, apply_rot_embed_cat), "
-        f"got {found}; in your own model, call posenc_native.apply_rotary_qk"
+        f"got {got}; in your own model, call posenc_native.apply_rotary_qk"
     )

@@ -110,16 +110,16 @@ class Planner:
         """A function's rotation by tables of a form, or the reason why it is unknown."""
         if (function, form) not in self._rotations:
             try:
-                found: Rotation | str = probe_function(function, form)
+                rotation: Rotation | str = probe_function(function, form)
             except NotServed as reason:
-                found = str(reason)
-            self._rotations[function, form] = found
+                rotation = str(reason)
+            self._rotations[function, form] = rotation
         return self._rotations[function, form]
 
     def _order(self, form: Form, functions: list[Callable[..., Any]]) -> tuple[int, ...]:
         """The order of the angles of a form that most of the functions can use."""
-        found = (self._rotation(function, form) for function in functions)
-        orders = [r.order for r in found if isinstance(r, Rotation) and r.pairing is not None]
+        rotations = (self._rotation(function, form) for function in functions)
+        orders = [r.order for r in rotations if isinstance(r, Rotation) and r.pairing is not None]
         return max(orders, key=orders.count, default=tuple(range(form.angles)))
 
     def _of_users(
@@ -150,7 +150,7 @@ class Planner:
             if self._fuse_norm:
                 fused = _with_norms_put_off(kind, uses, replaced, modules, notes)
             self._of_kind[key] = _plan_with_functions(
-                kind, uses, {function: each.ours for function, each in replaced.items()},
+                kind, uses, {function: new.ours for function, new in replaced.items()},
                 "; ".join(dict.fromkeys(notes)), self._inplace is None, fused,
             )  # fmt: skip
         return self._of_kind[key]
@@ -185,8 +185,8 @@ def _plan_with_functions(
     have them.
     """
     methods = {}
-    for name, found in uses.methods.items():
-        functions = {n: replaced[f] for n, f in found.items() if f in replaced}
+    for name, called in uses.methods.items():
+        functions = {n: replaced[f] for n, f in called.items() if f in replaced}
         if functions:
             method = (fused or {}).get(name) or with_functions(getattr(kind, name), functions)
             methods[name] = tells_its_module(method) if telling else method
@@ -203,9 +203,9 @@ def _with_norms_put_off(
 ) -> dict[str, Callable[..., Any]]:
     """Methods of a class with the norm in the rotation's pass; `notes` gets other reasons."""
     fused = {}
-    for name, found in uses.methods.items():
+    for name, called in uses.methods.items():
         method = getattr(kind, name)
-        functions = {n: replaced[f] for n, f in found.items() if f in replaced}
+        functions = {n: replaced[f] for n, f in called.items() if f in replaced}
         if functions and names_norms(method, modules[0]):
             try:
                 fused[name] = norms_put_off(method, functions, modules)
@@ -223,7 +223,10 @@ def _where(
     if function in uses.statics.values():
         return False
     calls = (
-        (m, name) for m, found in uses.methods.items() for name, f in found.items() if f is function
+        (m, name)
+        for m, called in uses.methods.items()
+        for name, f in called.items()
+        if f is function
     )
     known = rotary_arguments(function)
     alone = all(

@@ -37,12 +37,12 @@ def position_function(original: Callable[..., Any], sizes: Sequence[int]) -> Cal
         NotServed: it is not a rotation of x by angles pos * frequency.
     """
     title = title_of(original)
-    found = {size: _probe_size(original, title, size) for size in sizes if size % 2 == 0}
+    probed = {size: _probe_size(original, title, size) for size in sizes if size % 2 == 0}
 
     def rotary(x: Tensor, pos: Tensor) -> Tensor:
-        if x.shape[-1] not in found:
+        if x.shape[-1] not in probed:
             return original(x, pos)  # type: ignore[no-any-return]
-        frequencies, angle, partner, sign = (each.to(x.device) for each in found[x.shape[-1]])
+        frequencies, angle, partner, sign = (tensor.to(x.device) for tensor in probed[x.shape[-1]])
         dtype = table_dtype(x)
         cos, sin = rotary_tables(pos, frequencies, dtype=dtype)
         wide = x.to(dtype)

@@ -41,8 +41,8 @@ class _Call:
 
     def positions(self, tokens: Tensor) -> Tensor:
         """[axes, s] or [axes, b, s]; every coordinate has different values."""
-        each = torch.stack([tokens + axis * (tokens + 7) for axis in range(self.axes)])
-        return each[:, None] if self.batch else each
+        positions = torch.stack([tokens + axis * (tokens + 7) for axis in range(self.axes)])
+        return positions[:, None] if self.batch else positions
 
     def __call__(self, forward: Callable[..., Any], module: nn.Module, positions: Tensor) -> Any:
         """The result of a forward for these positions; the call may change the module."""
@@ -82,7 +82,7 @@ def tables_of_positions(module: nn.Module) -> Tables:
         NotServed: in an unknown way.
     """
     kind = type(module).__name__
-    found: dict[_Call, Columns] = {}
+    matched: dict[_Call, Columns] = {}
     for name in table_names(module):
         reason = NotServed(f"{kind} makes tables of an unknown form")
         for calls in _ways_to_call(name):
@@ -93,12 +93,12 @@ def tables_of_positions(module: nn.Module) -> Tables:
                 continue
             fitting = {call: columns for call, columns in fitting.items() if columns}
             if fitting:
-                found |= cast("dict[_Call, Columns]", fitting)
+                matched |= cast("dict[_Call, Columns]", fitting)
                 break
         else:
             raise reason
-    forms = tuple(dict.fromkeys(columns.form for columns in found.values()))
-    if len({call.where for call in found}) > 1 or len({form.packing for form in forms}) > 1:
+    forms = tuple(dict.fromkeys(columns.form for columns in matched.values()))
+    if len({call.where for call in matched}) > 1 or len({form.packing for form in forms}) > 1:
         raise NotServed(f"{kind} makes tables of several forms")
     orders = {form: tuple(range(form.angles)) for form in forms}
     # A module whose frequencies depend on the length usually keeps them in inv_freq. A module that
@@ -107,13 +107,13 @@ def tables_of_positions(module: nn.Module) -> Tables:
     for buffer, own_scale in itertools.product(("inv_freq", "original_inv_freq"), (False, True)):
         if any(name + buffer not in module._buffers for name in table_names(module)):
             continue
-        keeps = not own_scale and all(_keeps_frequencies(module, call) for call in found)
+        keeps = not own_scale and all(_keeps_frequencies(module, call) for call in matched)
         for at_once in (True, False) if keeps else (False,):
-            make = _ExactForward(type(module).forward, found, buffer, own_scale, at_once)
+            make = _ExactForward(type(module).forward, matched, buffer, own_scale, at_once)
             exact = make(orders, torch.device("cpu"))
             if all(
                 _agrees_beyond_trained_length(module, call, columns, exact)
-                for call, columns in found.items()
+                for call, columns in matched.items()
             ):
                 return Tables(forms, make)
     raise NotServed(f"{kind} computes its tables in its own way")

@@ -119,8 +119,10 @@ class Rotation:
             # In place, one tensor that is both q and k would be rotated twice.
             once = written[0] and heads[0] is not heads[1]
             return self._turn(heads, norms, cos, sin, layout, once)
-        each = zip(heads, norms, written, strict=False)
-        return tuple(self._turn((x, None), (n, None), cos, sin, layout, w)[0] for x, n, w in each)
+        tensors = zip(heads, norms, written, strict=False)
+        return tuple(
+            self._turn((x, None), (n, None), cos, sin, layout, w)[0] for x, n, w in tensors
+        )
 
     def _turn(
         self,
@@ -132,9 +134,9 @@ class Rotation:
         inplace: bool,
     ) -> tuple[Tensor, ...]:
         """q and k (None: only q) rotated in one call, which also applies their pending norms."""
-        (q, k), (of_q, of_k) = heads, norms
+        (q, k), (q_norm, k_norm) = heads, norms
         start = q.shape[-1] - self.dims if self.part == "trailing" else 0
-        if of_q is None:
+        if q_norm is None:
             rotated: tuple[Tensor, ...] = apply_rotary_qk(
                 q, k, None, Tables(cos, sin), layout=layout, pairing=self.pairing,
                 rotary_start=start, inverse=self.inverse, out_pairing=self.out_pairing,
@@ -143,10 +145,10 @@ class Rotation:
             return rotated
         tables = Tables(cos, -sin if self.inverse else sin)
         normed: tuple[Tensor, ...] = norm_rotary_qk(
-            q, k, None, tables, q_weight=of_q.weight,
-            k_weight=None if of_k is None else of_k.weight, eps=of_q.eps, norm_over=over(of_q, q),
-            weight_offset=of_q.offset, layout=layout, pairing=self.pairing, rotary_start=start,
-            inplace=inplace,
+            q, k, None, tables, q_weight=q_norm.weight,
+            k_weight=None if k_norm is None else k_norm.weight, eps=q_norm.eps,
+            norm_over=over(q_norm, q), weight_offset=q_norm.offset, layout=layout,
+            pairing=self.pairing, rotary_start=start, inplace=inplace,
         )  # fmt: skip
         return normed
 
@@ -182,10 +184,13 @@ def _as_normed(x: Tensor, norm: PutOff | None) -> Tensor:
     return x
 
 
-def _alike(q: Tensor, k: Tensor, of_q: PutOff | None, of_k: PutOff | None) -> bool:
+def _alike(q: Tensor, k: Tensor, q_norm: PutOff | None, k_norm: PutOff | None) -> bool:
     """Whether they differ only in heads, or in tokens, which is an error with one table."""
-    if of_q is not None and of_k is not None:
-        options = (of_q.eps, of_q.offset, over(of_q, q)), (of_k.eps, of_k.offset, over(of_k, k))
+    if q_norm is not None and k_norm is not None:
+        options = (
+            (q_norm.eps, q_norm.offset, over(q_norm, q)),
+            (k_norm.eps, k_norm.offset, over(k_norm, k)),
+        )
         if options[0] != options[1]:
             return False
     sizes, others = q.shape, k.shape
@@ -257,18 +262,19 @@ class _FunctionProbe:
         for axis in self.form.inserted:
             cos, sin = cos.unsqueeze(axis), sin.unsqueeze(axis)
         names = self.arguments
-        given: dict[str, Any] = dict(zip(names.heads, heads, strict=True))
+        arguments: dict[str, Any] = dict(zip(names.heads, heads, strict=True))
         if self.form.packing == "cos, sin":
-            given |= {"cos": cos, "sin": sin}
+            arguments |= {"cos": cos, "sin": sin}
         else:
-            one = torch.complex(cos, sin) if self.form.packing == "complex" else None
-            given[names.tables[0]] = torch.cat((sin, cos), dim=-1) if one is None else one
+            is_complex = self.form.packing == "complex"
+            table = torch.complex(cos, sin) if is_complex else torch.cat((sin, cos), dim=-1)
+            arguments[names.tables[0]] = table
         for name in names.positions:
-            given[name] = torch.zeros(*cos.shape[:-1], self.form.axes or 1, dtype=torch.int64)
+            arguments[name] = torch.zeros(*cos.shape[:-1], self.form.axes or 1, dtype=torch.int64)
         if dim is not None:
-            given["unsqueeze_dim"] = dim
+            arguments["unsqueeze_dim"] = dim
         try:
-            results = self.original(**given)
+            results = self.original(**arguments)
         except Exception:  # any error of a model
             return None
         results = results if isinstance(results, (tuple, list)) else (results,)
@@ -302,13 +308,13 @@ class _FunctionProbe:
             return None
         if any(not torch.equal(result, results[0]) for result in results):
             raise NotServed(f"{title} rotates q and k in different ways")
-        found = [self._row(column) for column in results[0].reshape(count, size).T]
-        for i, row in enumerate(found):
+        rows: list[Any] = [self._row(column) for column in results[0].reshape(count, size).T]
+        for i, row in enumerate(rows):
             if row == (i,):
-                found[i] = None
+                rows[i] = None
             elif row is None or len(row) == 1:
                 raise NotServed(f"{title} rotates in an unknown way")
-        return found  # type: ignore[return-value]
+        return rows
 
     def _row(self, column: Tensor) -> tuple[int, ...] | None:
         """A `_Dim` from the share of every dim in one; (a,) if that is 1; None for others."""
@@ -339,8 +345,8 @@ class _FunctionProbe:
             sizes = [_SIZES[n] + (extra if n == "s" else 0) for n in layout[:-1]]
             heads = [numbers(*sizes, size) for _ in self.arguments.heads]
             cos, sin = (numbers(*(_SIZES[n] for n in axes), self.form.angles) for _ in range(2))
-            given = heads if like is None else [x.to(like) for x in heads]
-            theirs = self.call(given, cos[..., columns], sin[..., columns], dim)
+            inputs = heads if like is None else [x.to(like) for x in heads]
+            theirs = self.call(inputs, cos[..., columns], sin[..., columns], dim)
             if theirs is None or like is not None:
                 return theirs is not None and theirs[0].dtype == like
             try:

@@ -70,15 +70,17 @@ class RotaryArguments:
     positions: tuple[str, ...]  # required ones that add nothing to the tables
     defaults: dict[str, Any]  # of the others
 
-    def given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    def by_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The arguments of a call by name."""
         return dict(zip(self.names, args, strict=False)) | kwargs
 
     def heads_in(self, call: ast.Call, results: int = 0) -> list[str]:
         """The variables that a call in the source passes as heads; "" for other expressions."""
         keywords = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
-        given = self.given(tuple(call.args), keywords)
-        return [getattr(given.get(head), "id", "") for head in self.heads or self.names[:results]]
+        arguments = self.by_name(tuple(call.args), keywords)
+        return [
+            getattr(arguments.get(head), "id", "") for head in self.heads or self.names[:results]
+        ]
 
 
 def rotary_arguments(function: Callable[..., Any]) -> RotaryArguments:
@@ -167,7 +169,8 @@ def forward_arguments(module: nn.Module) -> list[str]:
 def with_own_buffers(module: nn.Module) -> nn.Module:
     """A copy with separate buffers, which a call may change. A configuration is not copied."""
     result = copy.copy(module)
-    own = {name: each if each is None else each.clone() for name, each in module._buffers.items()}
+    buffers = module._buffers.items()
+    own = {name: None if buffer is None else buffer.clone() for name, buffer in buffers}
     result.__dict__["_buffers"] = own
     return result
 

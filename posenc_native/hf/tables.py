@@ -107,7 +107,7 @@ def _image_tables(module: nn.Module) -> Tables:
 
     def make(orders: Orders, device: torch.device) -> Callable[..., Any]:
         order = orders[form]
-        axis_map, index = (each.to(device) for each in columns.in_order(order))
+        axis_map, index = (tensor.to(device) for tensor in columns.in_order(order))
         first = torch.tensor([form.columns.index(angle) for angle in order], device=device)
 
         def forward(self: Any, pixel_values: Tensor) -> tuple[Tensor, Tensor]:

@@ -30,3 +30,27 @@ def _in_place_however_small() -> Any:
         patch.setattr(holders, "SMALLEST", 0)
         patch.setattr(functions, "settled_rotations", lambda *_arguments, **_options: ())
         yield
+
+
+@pytest.fixture
+def rotated(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """For every rotation by a learned function, whether it is in place; not those that learn it."""
+    pytest.importorskip("torch")
+    from posenc_native.hf.learned import functions, rotations
+
+    seen: list[bool] = []
+    rotate, learn = rotations.apply_rotary, functions._learn
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        seen.append(kwargs["out"] is not None)
+        return rotate(*args, **kwargs)
+
+    def learning(*args: Any) -> Any:
+        before = len(seen)
+        result = learn(*args)
+        del seen[before:]
+        return result
+
+    monkeypatch.setattr(rotations, "apply_rotary", counted)
+    monkeypatch.setattr(functions, "_learn", learning)
+    return seen

@@ -24,7 +24,6 @@ from torch import Tensor, nn  # noqa: E402
 from posenc_native import hf  # noqa: E402
 from posenc_native.hf.instances import MARK  # noqa: E402
 from posenc_native.hf.learned import makers  # noqa: E402
-from posenc_native.hf.learned import rotations as rotations_of  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
@@ -47,20 +46,6 @@ NOT_SERVED = {
 IN_16_BITS = ("diffusers: Kandinsky5",)
 # Served as models of transformers are: by a function with arguments cos and sin.
 BY_COS_AND_SIN = ("timm: Gemma4Vit",)
-
-
-@pytest.fixture
-def rotations(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Has an entry for each rotation of this library by tables of a model."""
-    seen: list[int] = []
-    rotate = rotations_of.apply_rotary
-
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        seen.append(1)
-        return rotate(*args, **kwargs)
-
-    monkeypatch.setattr(rotations_of, "apply_rotary", counted)
-    return seen
 
 
 def results_of(model: nn.Module, inputs: dict[str, Any]) -> Tensor:
@@ -110,7 +95,7 @@ def off(a: Tensor, b: Tensor) -> float:
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "diffusers: Ideogram4"])
 def test_results_and_gradients_are_the_models(
-    name: str, rotations: list[int], attended: list[Tensor]
+    name: str, rotated: list[bool], attended: list[Tensor]
 ) -> None:
     model, inputs = MODELS[name][1]()
     # Angles of thousands of radians, which their float32 rounds: compared with exact ones.
@@ -123,11 +108,11 @@ def test_results_and_gradients_are_the_models(
     after, grads_after = with_gradients(model, inputs)
     heads_after = [*attended]
     if name in NOT_SERVED:
-        assert not rotations
+        assert not rotated
         assert NOT_SERVED[name] in " ".join(handle.skipped.values())
     else:
         assert handle.skipped == {}
-        assert bool(rotations) == (name not in BY_COS_AND_SIN)
+        assert bool(rotated) == (name not in BY_COS_AND_SIN)
     # Both round as float32 does, in other places; attention that is sharp makes more of it.
     step = 2.0**-8 if name in IN_16_BITS else 2.0**-23
     assert off(after, before) < 80 * step
@@ -141,7 +126,7 @@ def test_results_and_gradients_are_the_models(
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in NOT_SERVED])
-def test_in_bfloat16_no_further_off_than_before(name: str, rotations: list[int]) -> None:
+def test_in_bfloat16_no_further_off_than_before(name: str, rotated: list[bool]) -> None:
     source, make = MODELS[name]
     model, inputs = make()
     cast = getattr(source, "cast_model", lambda model, dtype: model.to(dtype))
@@ -151,7 +136,7 @@ def test_in_bfloat16_no_further_off_than_before(name: str, rotations: list[int])
         own = results_of(model, inputs)
         with hf.patch(model):
             ours = results_of(model, inputs)
-    assert rotations or name in BY_COS_AND_SIN
+    assert rotated or name in BY_COS_AND_SIN
     # One rounding in place of up to four. What a layer makes of it is up to chance: hence twice.
     assert off(ours, exact) < 2 * off(own, exact)
 
@@ -164,51 +149,37 @@ IN_PLACE = ["Flux", "HunyuanVideo15", "Wan", "QwenImage", "LTX", "ZImage"]
 FRESH = ["diffusers: CogVideoX", "diffusers: HunyuanVideo", "timm: EVA02"]
 
 
-@pytest.fixture
-def in_place(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Of every rotation, whether q or k was rotated where it is."""
-    seen: list[bool] = []
-    rotate = rotations_of.apply_rotary
-
-    def told(*args: Any, **kwargs: Any) -> Any:
-        seen.append(kwargs["out"] is not None)
-        return rotate(*args, **kwargs)
-
-    monkeypatch.setattr(rotations_of, "apply_rotary", told)
-    return seen
-
-
 @pytest.mark.parametrize("name", [*(f"diffusers: {name}" for name in IN_PLACE), *FRESH])
-def test_in_place_where_nobody_else_sees_it(name: str, in_place: list[bool]) -> None:
+def test_in_place_where_nobody_else_sees_it(name: str, rotated: list[bool]) -> None:
     """The first call of a kind is compared with the model's own, in fresh memory."""
     model, inputs = MODELS[name][1]()
     with torch.no_grad():
         with hf.patch(model, inplace=False):
             results_of(model, inputs)
             expected = results_of(model, inputs)
-            assert {*in_place} == {False}
+            assert {*rotated} == {False}
         with hf.patch(model):
             results_of(model, inputs)
-            in_place.clear()
+            rotated.clear()
             assert torch.equal(results_of(model, inputs), expected)
-    assert {*in_place} == {name not in FRESH}
+    assert {*rotated} == {name not in FRESH}
 
 
-def test_in_place_always(in_place: list[bool]) -> None:
+def test_in_place_always(rotated: list[bool]) -> None:
     """Asked for, without a look at who holds what; never where a gradient is recorded."""
     model, inputs = MODELS["diffusers: CogVideoX"][1]()
     with hf.patch(model, inplace=True):
         with torch.no_grad():
             expected = results_of(model, inputs)
-            in_place.clear()
+            rotated.clear()
             assert torch.equal(results_of(model, inputs), expected)
-            assert {*in_place} == {True}
-        in_place.clear()
+            assert {*rotated} == {True}
+        rotated.clear()
         with_gradients(model, inputs)
-        assert {*in_place} == {False}
+        assert {*rotated} == {False}
 
 
-def test_what_sees_q_gets_it_as_it_was(in_place: list[bool]) -> None:
+def test_what_sees_q_gets_it_as_it_was(rotated: list[bool]) -> None:
     """A hook inside the attention of a processor; a norm that keeps what it gives."""
     model, inputs = MODELS["diffusers: Flux"][1]()
     kept: list[Tensor] = []
@@ -220,16 +191,16 @@ def test_what_sees_q_gets_it_as_it_was(in_place: list[bool]) -> None:
 
     with torch.no_grad(), hf.patch(model):
         expected = results_of(model, inputs)
-        in_place.clear()
+        rotated.clear()
         hook = norm.register_forward_hook(lambda module, given, result: kept.append(result))
         assert torch.equal(results_of(model, inputs), expected)
-        assert in_place == [False, False, *[True] * 6]
+        assert rotated == [False, False, *[True] * 6]
         hook.remove()
-        in_place.clear()
+        rotated.clear()
         norm.forward = forward
         assert torch.equal(results_of(model, inputs), expected)
         # Of text and image together: what the norm gives is copied.
-        assert in_place == [True] * 8
+        assert rotated == [True] * 8
 
 
 # --- as they were ---------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ once for each tensor.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import re
@@ -39,7 +40,7 @@ def may_rotate(name: str, function: Any) -> bool:
         return False
     parameters = inspect.signature(function).parameters.values()
     return len(parameters) > 1 and all(
-        each.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for each in parameters
+        parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for parameter in parameters
     )
 
 
@@ -53,18 +54,18 @@ class _Call(NamedTuple):
     options: tuple[tuple[str, type, Any], ...]
 
 
-def _sorted(given: dict[str, Any]) -> _Call | None:
+def _sorted(arguments: dict[str, Any]) -> _Call | None:
     """The arguments of a call by kind; None if there are others."""
     tensors: list[str] = []
     options = []
-    for name, value in given.items():
+    for name, value in arguments.items():
         if isinstance(value, Tensor) or _is_pair(value):
             tensors.append(name)
         elif value is None or isinstance(value, (bool, int, float, str)):
             options.append((name, type(value), value))
         else:
             return None
-    if not tensors or not isinstance(given[tensors[0]], Tensor):
+    if not tensors or not isinstance(arguments[tensors[0]], Tensor):
         return None
     return _Call(tuple(tensors), tuple(options))
 
@@ -73,22 +74,24 @@ def _is_pair(value: Any) -> bool:
     return (
         type(value) in (tuple, list)
         and len(value) == 2
-        and all(isinstance(each, Tensor) for each in value)
+        and all(isinstance(table, Tensor) for table in value)
     )
 
 
 def _leaves(values: list[Any]) -> list[Tensor]:
     """The tensors of tables."""
-    return [each for value in values for each in ([value] if isinstance(value, Tensor) else value)]
+    return [
+        table for value in values for table in ([value] if isinstance(value, Tensor) else value)
+    ]
 
 
 # --- learning -------------------------------------------------------------------------------------
 
 
-def _smaller(given: dict[str, Any], call: _Call) -> dict[str, Any]:
+def _smaller(arguments: dict[str, Any], call: _Call) -> dict[str, Any]:
     """The same arguments with random numbers, and axes as short as still distinguishable."""
     random = torch.Generator("cpu").manual_seed(0)
-    short = _short_sizes(_leaves([given[name] for name in call.tensors]))
+    short = _short_sizes(_leaves([arguments[name] for name in call.tensors]))
 
     def small(x: Tensor) -> Tensor:
         shape = [*(short[size] for size in x.shape[:-1]), *x.shape[-1:]]
@@ -100,28 +103,28 @@ def _smaller(given: dict[str, Any], call: _Call) -> dict[str, Any]:
         dtype = torch.complex64 if x.is_complex() else torch.float32
         return torch.randn(shape, generator=random, dtype=dtype).to(x.dtype)
 
-    return given | {name: _of_each(small, given[name]) for name in call.tensors}
+    return arguments | {name: _of_each(small, arguments[name]) for name in call.tensors}
 
 
 def _learn(
-    original: Callable[..., Any], given: dict[str, Any], call: _Call
+    original: Callable[..., Any], arguments: dict[str, Any], call: _Call
 ) -> LearnedRotation | str:
     """The rotation of calls like this one, or the reason why it is unknown."""
     title = title_of(original)
-    kind = given[call.tensors[0]].device.type
+    kind = arguments[call.tensors[0]].device.type
     autocast = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
     try:
         with torch.no_grad(), torch.device("cpu"):
-            small = _smaller(given, call)
+            small = _smaller(arguments, call)
             with torch.autocast("cpu", enabled=autocast[0], dtype=autocast[1]):
                 result = original(**small)
             with torch.autocast("cpu", enabled=False):
-                return _found(original, small, call, result, title)
+                return _checked(original, small, call, result, title)
     except Exception as error:  # any error of a model
         return f"{title} cannot be called with small tensors: {type(error).__name__}"
 
 
-def _found(
+def _checked(
     original: Callable[..., Any], small: dict[str, Any], call: _Call, result: Any, title: str
 ) -> LearnedRotation | str:
     results: list[Any] = _results(result)
@@ -132,24 +135,21 @@ def _found(
     if (
         gives not in (Tensor, tuple, list)
         or not tables
-        or not all(isinstance(each, Tensor) and each.is_floating_point() for each in results)
-        or [each.shape for each in results] != shapes
-        or len({each.dtype for each in results}) != 1
+        or not all(isinstance(x, Tensor) and x.is_floating_point() for x in results)
+        or [x.shape for x in results] != shapes
+        or len({x.dtype for x in results}) != 1
     ):
         return f"{title} does not return its first arguments rotated"
     exact = small | {name: _of_each(_in_float32, small[name]) for name in call.tensors}
-    for pairing in (None, "interleaved", "half"):
-        # With a column for each dim, the pairs are made equal: a function may use either column.
-        one = len(_leaves([exact[name] for name in tables])) == 1
-        regular = functools.partial(_regular, pairing=pairing, one=one)
+    # With a column for each dim, the pairs are made equal: a function may use either column.
+    for pairing, parts in ((None, 1), ("interleaved", 1), ("half", 1), ("half", 2)):
+        regular = functools.partial(_regular, pairing=pairing, parts=parts)
         alike = exact | {name: _of_each(regular, exact[name]) for name in tables}
         theirs = _results(original(**alike))
         xs, leaves = [alike[n] for n in heads], _leaves([alike[n] for n in tables])
-        for rotation in rotations(xs[0], leaves, results[0].dtype, count, gives):
-            if (rotation.pairing if rotation.every_dim else None) == pairing and _agree(
-                rotation, xs, leaves, theirs
-            ):
-                return rotation
+        for rotation in rotations(xs[0], leaves, theirs[0].dtype, count, gives):
+            if _agree(rotation, xs, leaves, theirs):
+                return dataclasses.replace(rotation, dtype=results[0].dtype)
     return f"{title} is not a known rotation"
 
 
@@ -157,25 +157,26 @@ def _agree(
     rotation: LearnedRotation, xs: list[Tensor], leaves: list[Tensor], theirs: list[Tensor]
 ) -> bool:
     """Whether a rotation gives these results."""
-    cos, sin = as_two(rotation.kind, leaves)
     try:
-        ours = [rotation.plainly(x, cos, sin) for x in xs]
-    except (RuntimeError, IndexError):  # axes that cannot be broadcast
+        tables = _Tables.made(leaves, rotation)
+        if tables is None:
+            return False
+        ours = [rotation(x, *tables) for x in xs]
+    except (RuntimeError, IndexError, ValueError):  # axes that cannot be broadcast
         return False
     # Some return 16 bits for any input.
     step = max(16 * torch.finfo(theirs[0].dtype).eps, 2e-6)
-    return all(torch.allclose(a, b.float(), step, step) for a, b in zip(ours, theirs, strict=True))
+    return all(torch.allclose(a, b, step, step) for a, b in zip(ours, theirs, strict=True))
 
 
-def _regular(table: Tensor, pairing: str | None, one: bool) -> Tensor:
+def _regular(table: Tensor, pairing: str | None, parts: int) -> Tensor:
     """A table as models make them: matrices that rotate, or pairs with two equal columns.
 
-    one: it may have cos and sin side by side.
+    parts: 2 if it has cos and sin side by side.
     """
     if are_matrices(table):
         cos, sin = table[..., 0, 0], table[..., 1, 0]
         return torch.stack((cos, -sin, sin, cos), dim=-1).reshape(table.shape)
-    parts = 2 if one and table.shape[-1] % 4 == 0 else 1
     if pairing is None or not table.is_floating_point() or table.shape[-1] % (2 * parts):
         return table
     result = []
@@ -212,7 +213,7 @@ class _Tables:
 
     def of(self, leaves: list[Tensor], rotation: LearnedRotation) -> tuple[Tensor, Tensor] | None:
         if any(leaf.requires_grad or leaf.is_inference() for leaf in leaves):
-            return self._made(leaves, rotation)
+            return self.made(leaves, rotation)
         key = *(id(leaf) for leaf in leaves), rotation
         # A swap through .data leaves the version unchanged.
         states = [(x._version, x.data_ptr(), x.dtype, x.device) for x in leaves]
@@ -223,7 +224,7 @@ class _Tables:
             ):
                 return tables  # type: ignore[no-any-return]
         with torch.inference_mode(False), torch.no_grad():
-            made = self._made(leaves, rotation)
+            made = self.made(leaves, rotation)
             # A view would keep the model's tensor alive.
             if made is not None and any(
                 table._base is not None or table is leaf for table in made for leaf in leaves
@@ -238,17 +239,17 @@ class _Tables:
         return made
 
     @staticmethod
-    def _made(leaves: list[Tensor], rotation: LearnedRotation) -> tuple[Tensor, Tensor] | None:
+    def made(leaves: list[Tensor], rotation: LearnedRotation) -> tuple[Tensor, Tensor] | None:
         if rotation.kind == "matrix":
             cos, minus_sin, sin, other_cos = leaves[0].flatten(-2).unbind(-1)
             if not (torch.equal(cos, other_cos) and torch.equal(minus_sin, -sin)):
                 return None
         result = []
         for table in as_two(rotation.kind, leaves):
-            one, other = rotation.columns(table)
-            if rotation.every_dim and not torch.equal(one, other):
+            first, second = rotation.columns(table)
+            if rotation.every_dim and not torch.equal(first, second):
                 return None
-            exact = one if rotation.dtype == torch.float64 else one.float()
+            exact = first if rotation.dtype == torch.float64 else first.float()
             result.append(rotation.in_order(exact).contiguous())
         return result[0], result[1]
 
@@ -274,9 +275,9 @@ class Learned:
         self._original, self._report = original, report
         self._title = title_of(original)
         self._defaults = {
-            name: each.default
-            for name, each in parameters.items()
-            if each.default is not inspect.Parameter.empty
+            name: parameter.default
+            for name, parameter in parameters.items()
+            if parameter.default is not inspect.Parameter.empty
         }
         self._known: dict[Any, LearnedRotation | str] = {}
         self._tables = _Tables()
@@ -297,10 +298,10 @@ class Learned:
         def rotary(*args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling() or is_followed():
                 return original(*args, **kwargs)
-            found = self._rotation(args, kwargs)
-            if found is None:
+            known = self._rotation(args, kwargs)
+            if known is None:
                 return original(*args, **kwargs)
-            rotation, cos, sin, heads, new = found
+            rotation, cos, sin, heads, new = known
             if new:
                 # Once with the full call: a function may behave differently with more tokens.
                 rotated = [rotation(x, cos, sin) for x in heads]
@@ -323,25 +324,27 @@ class Learned:
         return rotary
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-        given = self._defaults | self.arguments.given(args, kwargs)
-        return given, _sorted({name: given[name] for name in self.arguments.names if name in given})
+        arguments = self._defaults | self.arguments.by_name(args, kwargs)
+        return arguments, _sorted(
+            {name: arguments[name] for name in self.arguments.names if name in arguments}
+        )
 
     def _rotation(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[LearnedRotation, Tensor, Tensor, tuple[Tensor, ...], bool] | None:
         """The rotation of a call, its tables and heads, whether its kind is new; None: unknown."""
-        given, call = self._call(args, kwargs)
+        arguments, call = self._call(args, kwargs)
         if call is None:
             self._report(f"{self._title} takes arguments other than heads, tables and numbers")
             return None
-        values = [given[name] for name in call.tensors]
+        values = [arguments[name] for name in call.tensors]
         if not _are_plain(_leaves(values)):
             return None
         key = call, *_kinds_of(_leaves(values))
         rotation = self._known.get(key)
         new = rotation is None and len(self._known) < _MOST_KINDS
         if new:
-            rotation = self._known[key] = _learn(self._original, given, call)
+            rotation = self._known[key] = _learn(self._original, arguments, call)
             if isinstance(rotation, str):
                 self._report(rotation)
         if rotation is None or isinstance(rotation, str):
@@ -357,8 +360,8 @@ class Learned:
 
     def _refuse(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Mark the kind of this call as unknown after all."""
-        given, call = self._call(args, kwargs)
-        key = call, *_kinds_of(_leaves([given[name] for name in call.tensors]))
+        arguments, call = self._call(args, kwargs)
+        key = call, *_kinds_of(_leaves([arguments[name] for name in call.tensors]))
         self._known[key] = reason = f"{self._title} behaves differently with more tokens or heads"
         self._report(reason)
 
@@ -379,11 +382,11 @@ def _are_close(ours: list[Tensor], theirs: list[Tensor]) -> bool:
         if a.shape != b.shape or a.dtype != b.dtype:
             return False
         finite = a.isfinite() & b.isfinite()
-        one, other = (each.detach().double()[finite] for each in (a, b))
-        if one.numel() == 0:
+        x, y = (t.detach().double()[finite] for t in (a, b))
+        if x.numel() == 0:
             continue
         step = max(torch.finfo(a.dtype).eps, 2.0**-23)
-        if float((one - other).abs().max()) > 16 * step * float(other.abs().max()):
+        if float((x - y).abs().max()) > 16 * step * float(y.abs().max()):
             return False
     return True
 
@@ -418,10 +421,10 @@ def _short_sizes(tensors: list[Tensor]) -> dict[int, int]:
         size for t in tensors[1:] if tensors[0].ndim == 3 and t.ndim == 4 for size in t.shape[:3]
     ]
     result = {1: 1, 2: 2} | {size: size for size in own if tensors[0].shape[-1] % size == 0}
-    next_one = 3
+    next_size = 3
     for size in sorted({size for x in tensors for size in x.shape[:-1]} - result.keys()):
-        while next_one in result.values():
-            next_one += 1
-        result[size] = next_one
-        next_one += 1
+        while next_size in result.values():
+            next_size += 1
+        result[size] = next_size
+        next_size += 1
     return result

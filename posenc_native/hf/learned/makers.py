@@ -55,18 +55,18 @@ class _InFloat64(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        given, named = tree_map(_wide, (args, kwargs or {}))
+        arguments, named = tree_map(_wide, (args, kwargs or {}))
         if function in (Tensor.float, Tensor.half, Tensor.bfloat16):
             function = Tensor.double
-        result = function(*given, **named)
+        result = function(*arguments, **named)
         if isinstance(result, Tensor) and result.dtype in _WIDE:
             # torch makes a float32 from integers and from no tensors.
-            if any(isinstance(each, Tensor) for each in tree_flatten((given, named))[0]):
-                given, named = tree_map(_as_floats, (given, named))
+            if any(isinstance(value, Tensor) for value in tree_flatten((arguments, named))[0]):
+                arguments, named = tree_map(_as_floats, (arguments, named))
             else:
                 named["dtype"] = torch.float64
             try:
-                result = function(*given, **named)
+                result = function(*arguments, **named)
             except TypeError:  # it takes no dtype: convert its float32 result
                 result = _wide(result)
         return result
@@ -95,7 +95,7 @@ class _Copy:
         self._copy: nn.Module | None = None
 
     def of(self, module: nn.Module, original: Callable[..., Any]) -> Callable[..., Any]:
-        state = [_state_of(each) for each in module.modules()]
+        state = [_state_of(submodule) for submodule in module.modules()]
         if self._copy is None or state != self._state:
             plain = copy.copy(module)
             # The copy must run the class's own forward, without what was put into the instance.
@@ -153,8 +153,8 @@ def exact_forward(original: Callable[..., Any]) -> Callable[..., Any]:
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or is_followed():
             return original(self, *args, **kwargs)
-        given = tree_flatten((args, kwargs))[0]
-        key = type(self), *map(_kind, given), *map(_autocast, _devices(given))
+        leaves = tree_flatten((args, kwargs))[0]
+        key = type(self), *map(_kind, leaves), *map(_autocast, _devices(leaves))
         if key in known:
             dtypes = known[key]
             if dtypes is None:
@@ -193,11 +193,11 @@ def _autocast(device: str) -> Any:
 
 
 def _devices(value: Any) -> list[str]:
-    return [*dict.fromkeys(("cpu", *(each.device.type for each in _tensors(value))))]
+    return [*dict.fromkeys(("cpu", *(tensor.device.type for tensor in _tensors(value))))]
 
 
 def _tensors(value: Any) -> list[Tensor]:
-    return [each for each in tree_flatten(value)[0] if isinstance(each, Tensor)]
+    return [leaf for leaf in tree_flatten(value)[0] if isinstance(leaf, Tensor)]
 
 
 def _dtypes(theirs: Any, ours: Any) -> dict[bool, torch.dtype] | None:
@@ -205,7 +205,7 @@ def _dtypes(theirs: Any, ours: Any) -> dict[bool, torch.dtype] | None:
     own, exact = _tensors(theirs), _tensors(ours)
     if tree_flatten(theirs)[1] != tree_flatten(ours)[1] or len(own) != len(exact):
         return None
-    found: dict[bool, torch.dtype] = {}
+    dtypes: dict[bool, torch.dtype] = {}
     for a, b in zip(own, exact, strict=True):
         if not _is_narrow(a):
             if not torch.equal(a, b):
@@ -213,11 +213,11 @@ def _dtypes(theirs: Any, ours: Any) -> dict[bool, torch.dtype] | None:
         elif (
             a.requires_grad
             or a.shape != b.shape
-            or found.setdefault(a.is_complex(), a.dtype) != a.dtype
+            or dtypes.setdefault(a.is_complex(), a.dtype) != a.dtype
             or not float((a.to(b.dtype) - b).abs().max()) <= _FURTHEST
         ):
             return None
-    return found
+    return dtypes
 
 
 def _rounded(tables: Any, dtypes: dict[bool, torch.dtype]) -> Any:

@@ -110,7 +110,7 @@ class LearnedPlanner:
         return self._kinds[kind]
 
     def _made(self, kind: type) -> type | str | None:
-        found = {}
+        methods = {}
         for name in dict.fromkeys(name for base in kind.__mro__ for name in vars(base)):
             method = inspect.getattr_static(kind, name)
             if not isinstance(method, types.FunctionType):
@@ -120,12 +120,12 @@ class LearnedPlanner:
             except NotServed as reason:
                 return f"{kind.__name__}.{name}: {reason}"
             if ours is not None:
-                found[name] = ours
-        if not found:
+                methods[name] = ours
+        if not methods:
             return None
         if any(vars(base).get("__slots__") for base in kind.__mro__):
             return f"{kind.__name__} has slots"
-        body = {**found, **_AS_BEFORE, MARK: True, "__module__": kind.__module__}
+        body = {**methods, **_AS_BEFORE, MARK: True, "__module__": kind.__module__}
         try:
             return type(kind.__name__, (kind,), body)
         except TypeError as error:
@@ -213,16 +213,16 @@ class LearnedPlanner:
     ) -> Any:
         """``__import__`` that returns ours among the names that a method imports from a module."""
         module = builtins.__import__(name, scope, local, wanted, level)
-        found = {each: getattr(module, each) for each in wanted or () if hasattr(module, each)}
+        values = {n: getattr(module, n) for n in wanted or () if hasattr(module, n)}
         # If a name is missing, the import statement itself raises the error.
-        if len(found) < len(wanted or ()) or not any(
-            may_rotate(each, value) for each, value in found.items()
+        if len(values) < len(wanted or ()) or not any(
+            may_rotate(n, value) for n, value in values.items()
         ):
             return module
         return types.SimpleNamespace(
             **{
-                each: self._in_place_of(value, method, each) if may_rotate(each, value) else value
-                for each, value in found.items()
+                n: self._in_place_of(value, method, n) if may_rotate(n, value) else value
+                for n, value in values.items()
             }
         )
 
@@ -238,19 +238,16 @@ def _of_two_arguments(x: Any, tables: Any) -> Any:
 
 def _code_of(source: str) -> types.CodeType:
     """The code of the function that a line defines."""
-    (code,) = (
-        each
-        for each in compile(source, __name__, "exec").co_consts
-        if isinstance(each, types.CodeType)
-    )
+    constants = compile(source, __name__, "exec").co_consts
+    (code,) = (constant for constant in constants if isinstance(constant, types.CodeType))
     return code
 
 
 def _imported(code: types.CodeType) -> set[str]:
     """The names that a code object imports from modules, also in its inner functions."""
-    found = {each.argval for each in dis.get_instructions(code) if each.opname == "IMPORT_FROM"}
+    names = {step.argval for step in dis.get_instructions(code) if step.opname == "IMPORT_FROM"}
     nested = (_imported(c) for c in code.co_consts if isinstance(c, types.CodeType))
-    return found.union(*nested)
+    return names.union(*nested)
 
 
 def _is_processor(value: Any) -> bool:

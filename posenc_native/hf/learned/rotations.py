@@ -37,8 +37,8 @@ def as_two(kind: str, leaves: list[Tensor]) -> tuple[Tensor, Tensor]:
         return leaves[0][..., 0, 0], leaves[0][..., 1, 0]
     if kind == "angles":
         return leaves[0].cos(), leaves[0].sin()
-    one, other = leaves if len(leaves) == 2 else leaves[0].chunk(2, dim=-1)
-    return (one, other) if kind == "cos, sin" else (other, one)
+    first, second = leaves if len(leaves) == 2 else leaves[0].chunk(2, dim=-1)
+    return (first, second) if kind == "cos, sin" else (second, first)
 
 
 def kinds(leaves: list[Tensor]) -> tuple[str, ...]:
@@ -106,8 +106,8 @@ class LearnedRotation:
         if not self.every_dim:
             return table, table
         if self.pairing == "half":
-            one, other = table.chunk(2, dim=-1)
-            return one, other
+            first, second = table.chunk(2, dim=-1)
+            return first, second
         return table[..., ::2], table[..., 1::2]
 
     def along(self, table: Tensor, rank: int) -> Tensor:
@@ -146,25 +146,6 @@ class LearnedRotation:
         if inplace:
             return x
         return (rotated.flatten(-2) if self.split else rotated).to(self.dtype)
-
-    def plainly(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """The same in plain operations, also if the columns of a pair differ."""
-        if self.split:
-            heads = x.unflatten(-1, (self.split, -1))
-            return (
-                LearnedRotation(**{**vars(self), "split": 0}).plainly(heads, cos, sin).flatten(-2)
-            )
-        before, middle, after = x.split(
-            (self.start, self.dims, x.shape[-1] - self.start - self.dims), dim=-1
-        )
-        whole = LearnedRotation(**{**vars(self), "every_dim": True})
-        a, b = whole.columns(middle)
-        of_a, of_b = zip(*(self.columns(self.along(t, x.ndim)) for t in (cos, sin)), strict=True)
-        sign = -1 if self.inverse else 1
-        turned = a * of_a[0] - sign * b * of_a[1], b * of_b[0] + sign * a * of_b[1]
-        half = self.pairing == "half"
-        middle = torch.cat(turned, dim=-1) if half else torch.stack(turned, dim=-1).flatten(-2)
-        return torch.cat((before, middle, after), dim=-1)
 
 
 def rotations(

@@ -67,7 +67,7 @@ class NormProbe:
     eps: str  # the name of the attribute
     offset: float  # this and the following as in `PutOff`
     promotes: bool
-    heads_axis: int = 1  # found where the norm is used
+    heads_axis: int = 1  # read where the norm is used
 
     def __post_init__(self) -> None:
         self._forward = self.kind.forward
@@ -111,7 +111,7 @@ def probe_norm(module: nn.Module, title: str) -> NormProbe:
     # Some rows are so small that eps matters, others so large that it does not.
     x = torch.randn(shape, generator=random, dtype=torch.float32)
     x *= torch.tensor([1e-4, 1e-3, 1e-2, 1.0, 1.0, 100.0], dtype=torch.float32)[:, None]
-    found = _called(probe, x, title)
+    result = _called(probe, x, title)
     for eps, offset in ((e, o) for e in _small_numbers(module) for o in (0.0, 1.0)):
         if weight is None and offset:
             continue
@@ -120,7 +120,7 @@ def probe_norm(module: nn.Module, title: str) -> NormProbe:
         expected = exact if weight is None else exact * (weight.double() + offset)
         # The sum of squares and a few products, in float32.
         bound = (shape[-1] + 8) * 2.0**-24 * expected.abs().amax(-1, keepdim=True)
-        if found.dtype == x.dtype and bool(((found - expected).abs() <= bound).all()):
+        if result.dtype == x.dtype and bool(((result - expected).abs() <= bound).all()):
             promotes = _called(probe, x.bfloat16(), title).dtype != torch.bfloat16
             if weight is not None and _called(probe.bfloat16(), x.bfloat16(), title).dtype != (
                 torch.bfloat16

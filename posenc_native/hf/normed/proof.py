@@ -75,7 +75,7 @@ def norms_put_off(
                 reasons.append(str(reason))
     if not probes:
         raise NotServed(reasons[0] if reasons else "no part of it is a norm of one tensor")
-    arguments = {name: rotary_arguments(each.own) for name, each in functions.items()}
+    arguments = {name: rotary_arguments(replacement.own) for name, replacement in functions.items()}
     try:
         fusion = rewritten(inner, probes, arguments)
     except NotServed as reason:
@@ -93,7 +93,7 @@ def norms_put_off(
             failed = failed or reason
     else:
         raise failed or NotServed("there is no module of the class")
-    replaced = {name: each.ours for name, each in functions.items()}
+    replaced = {name: replacement.ours for name, replacement in functions.items()}
     return with_functions(method, scope | replaced, fusion.code)
 
 
@@ -144,11 +144,11 @@ class _Proof:
         (name, args, kwargs), (_, new_args, new_kwargs) = their, our
         _, rotary, tables = self.functions[name]
         known = self.arguments[name]
-        given = known.given(new_args, new_kwargs)
-        if any(norm is None for norm in given.get(NORMS, (None,))):
+        arguments = known.by_name(new_args, new_kwargs)
+        if any(norm is None for norm in arguments.get(NORMS, (None,))):
             raise NotServed("q or k reaches it without its norm")
-        dim = given.get("unsqueeze_dim", known.defaults.get("unsqueeze_dim"))
-        heads, table = tuple(given[head] for head in known.heads), given[known.tables[0]]
+        dim = arguments.get("unsqueeze_dim", known.defaults.get("unsqueeze_dim"))
+        heads, table = tuple(arguments[head] for head in known.heads), arguments[known.tables[0]]
         use = tables[table.shape[-1]]
         rotation = use.rotation
         for axis in use.inserted:
@@ -178,8 +178,8 @@ class _Proof:
             if len(made) == self.fusion.calls:
                 raise _Reached
             known = self.arguments[name]
-            given = known.given(args, kwargs)
-            results = tuple(given[head] for head in known.heads)
+            arguments = known.by_name(args, kwargs)
+            results = tuple(arguments[head] for head in known.heads)
             return results if len(results) > 1 else results[0]
 
         seen = {name: partial(kept, name) for name in self.functions}
@@ -195,7 +195,7 @@ class _Proof:
         width = next(
             (p.in_features for p in self.module.children() if isinstance(p, _Projection)), 64
         )
-        tables = [item for each in self.functions.values() for item in each.tables.items()]
+        tables = [item for function in self.functions.values() for item in function.tables.items()]
         random = torch.Generator("cpu").manual_seed(2)
         for columns, use in tables:
             for batch in ((1,), ()):

@@ -76,7 +76,7 @@ def rewritten(
     if function.__code__.co_freevars:
         raise NotServed("the method with the norm uses variables of an outer function")
     tree = _tree(function)
-    found, reasons = [], []
+    followed, reasons = [], []
     for site, after in _norms(tree, norms):
         reason = _follow(site, after, rotary)
         if any(views not in (0, site.views) for _, views in site.branches):
@@ -86,12 +86,12 @@ def rewritten(
         if reason:
             reasons.append(f"the result of {_child(site)} {reason}")
         else:
-            found.append(site)
+            followed.append(site)
     # A call gets the norms of all its heads or of none.
     sites = []
-    for site in found:
+    for site in followed:
         heads = _heads(site, rotary)
-        if all(any(s.rotary is site.rotary and s.name == n for s in found) for n in heads):
+        if all(any(s.rotary is site.rotary and s.name == n for s in followed) for n in heads):
             sites.append(site)
     if not sites:
         raise NotServed(reasons[0] if reasons else "q or k is rotated without a norm before it")
@@ -168,7 +168,7 @@ def _below_views(value: ast.expr, name: str | None) -> tuple[ast.expr | None, in
 
 
 def _names(node: ast.AST, name: str | None) -> bool:
-    return any(isinstance(each, ast.Name) and each.id == name for each in ast.walk(node))
+    return any(isinstance(part, ast.Name) and part.id == name for part in ast.walk(node))
 
 
 def _heads(site: _Site, rotary: dict[str, RotaryArguments]) -> list[str]:
@@ -200,7 +200,9 @@ def _follow(
             site.rotary = value
             if loads == 1 and not starred and site.name in _heads(site, rotary):
                 written = target.elts if isinstance(target, ast.Tuple) else [target]
-                if others or site.name not in [getattr(each, "id", None) for each in written]:
+                if others or site.name not in [
+                    getattr(variable, "id", None) for variable in written
+                ]:
                     return "may be used after the rotation"
                 return ""
             site.rotary = None
@@ -224,7 +226,7 @@ def _follow_branches(site: _Site, statement: ast.If, rotary: dict[str, RotaryArg
             site.rotary, site.views = inside.rotary, inside.views
             return
     for branch in (statement.body, statement.orelse):
-        if any(_names(each, site.name) for each in branch):
+        if any(_names(inside, site.name) for inside in branch):
             site.branches.append((branch, site.views))
 
 
