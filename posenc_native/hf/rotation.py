@@ -28,7 +28,7 @@ from .signatures import RotaryArguments, rotary_arguments, title_of
 if TYPE_CHECKING:
     from posenc_native.core.calls.kinds import Pairing
 
-__all__ = ["Rotation", "probe_function"]
+__all__ = ["Rotation", "may_be_overwritten", "probe_function"]
 
 
 @dataclass
@@ -114,7 +114,7 @@ class Rotation:
         if self.pairing is None:
             return tuple(self._mix(x, cos, sin, layout) for x in heads)
         norms = norms or (None, None)
-        written = tuple(map(_may_be_overwritten, heads, norms)) if inplace else (False, False)
+        written = tuple(map(may_be_overwritten, heads, norms)) if inplace else (False, False)
         if len(heads) == 2 and written[0] == written[1] and _alike(*heads, *norms):
             # In place, one tensor that is both q and k would be rotated twice.
             once = written[0] and heads[0] is not heads[1]
@@ -165,7 +165,7 @@ class Rotation:
         return torch.cat((before, turned.to(x.dtype), after), dim=-1)
 
 
-def _may_be_overwritten(x: Tensor, norm: PutOff | None) -> bool:
+def may_be_overwritten(x: Tensor, norm: PutOff | None = None) -> bool:
     """Whether x may be overwritten: not if autograd may need it or if x shows a value twice."""
     weight = None if norm is None else norm.weight
     wanted = x.requires_grad or (weight is not None and weight.requires_grad)

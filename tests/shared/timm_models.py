@@ -113,85 +113,15 @@ def eva_like(**options: Any) -> nn.Module:
     return build(Eva, **{**SHARED, **given, **more, **options})
 
 
-def eva02() -> Case:
-    return eva_like(qkv_fused=False, swiglu_mlp=True, ref_feat_shape=(8, 8)), {"x": image()}
-
-
-def eva_fused() -> Case:
-    """As the EVA large enough for one matrix; with no positions but the rotation."""
-    return eva_like(use_abs_pos_emb=False), {"x": image()}
-
-
-def eva_dynamic() -> Case:
-    """An image of another size than the model was made for: tables from each call."""
-    return eva_like(dynamic_img_size=True), {"x": image(3, 6)}
-
-
-def eva_mixed() -> Case:
-    """Frequencies that each layer and head has learned."""
-    return eva_like(rope_type="mixed", attn_type="rope", rope_grid_indexing="xy"), {"x": image()}
-
-
-def eva_mrope() -> Case:
-    model = eva_like(rope_type="mrope", attn_type="rope", rope_mrope_section=(4, 6, 6))
-    return model, {"x": image()}
-
-
-def eva_grouped() -> Case:
-    """Fewer k than q."""
-    model = eva_like(num_heads=4, num_kv_heads=2, attn_type="rope", qkv_fused=False, qk_norm=True)
-    return model, {"x": image()}
-
-
 def dinov3(**options: Any) -> Case:
     model = eva_like(
-        rope_type="dinov3",
-        rope_temperature=100.0,
-        rope_rotate_half=True,
-        use_abs_pos_emb=False,
-        num_reg_tokens=4,
-        init_values=1.0,
-        dynamic_img_size=True,
-        **options,
-    )
+        rope_type="dinov3", rope_temperature=100.0, rope_rotate_half=True, use_abs_pos_emb=False,
+        num_reg_tokens=4, init_values=1.0, dynamic_img_size=True, **options,
+    )  # fmt: skip
     return model, {"x": image()}
 
 
-def dinov3_rope() -> Case:
-    """DINOv3 with the attention of other models."""
-    return dinov3(attn_type="rope")
-
-
-def perception_encoder() -> Case:
-    model = eva_like(
-        attn_type="rope",
-        global_pool="map",
-        use_pre_transformer_norm=True,
-        use_post_transformer_norm=True,
-        use_fc_norm=False,
-        ref_feat_shape=(8, 8),
-        rope_grid_offset=1.0,
-        rope_grid_indexing="xy",
-    )
-    return model, {"x": image()}
-
-
-def sam() -> Case:
-    """Layers with attention in windows and in the whole image, each with its own tables."""
-    model = build(
-        VisionTransformerSAM,
-        img_size=4 * PATCH,
-        patch_size=PATCH,
-        use_rope=True,
-        window_size=3,
-        global_attn_indexes=(1,),
-        neck_chans=16,
-        **SHARED,
-    )
-    return model, {"x": image(4, 4)}
-
-
-def naflex_like(**options: Any) -> nn.Module:
+def naflex(**options: Any) -> nn.Module:
     shared = {name: value for name, value in SHARED.items() if name != "num_classes"}
     config = NaFlexVitCfg(
         patch_size=PATCH, pos_embed="none", global_pool="avg", **{**shared, **options}
@@ -199,12 +129,9 @@ def naflex_like(**options: Any) -> nn.Module:
     return build(NaFlexVit, config, num_classes=8)
 
 
-def naflex() -> Case:
-    return naflex_like(rope_type="axial"), {"x": image()}
-
-
-def patches() -> dict[str, Any]:
+def naflex_patches(**options: Any) -> Case:
     """Two images of different sizes, in patches: each has its own tables."""
+    model = naflex(**options)
     coordinates = torch.zeros(2, ROWS * COLUMNS, 2, dtype=torch.int64)
     valid = torch.zeros(2, ROWS * COLUMNS, dtype=torch.bool)
     for index, (rows, columns) in enumerate([(ROWS, COLUMNS), (3, 3)]):
@@ -212,27 +139,7 @@ def patches() -> dict[str, Any]:
         coordinates[index, : len(grid)] = grid
         valid[index, : len(grid)] = True
     hidden = torch.randn(2, ROWS * COLUMNS, 3 * PATCH * PATCH)
-    return {"patches": hidden, "patch_coord": coordinates, "patch_valid": valid}
-
-
-def naflex_patches(**options: Any) -> Case:
-    model = naflex_like(**{"rope_type": "axial", **options})
-    given = patches()
-    return model, {"x": given.pop("patches"), **given}
-
-
-def naflex_mixed() -> Case:
-    return naflex_patches(rope_type="mixed")
-
-
-def naflex_dinov3() -> Case:
-    return naflex_patches(rope_type="dinov3", rope_temperature=100.0, rope_rotate_half=True)
-
-
-def naflex_mrope() -> Case:
-    return naflex_patches(
-        rope_type="mrope", rope_rotate_half=True, rope_mrope_section=(4, 6, 6), attn_gated=True
-    )
+    return model, {"x": hidden, "patch_coord": coordinates, "patch_valid": valid}
 
 
 class Pooled(nn.Module):
@@ -247,69 +154,67 @@ class Pooled(nn.Module):
         return self.pool(self.stem(x) * 3)
 
 
-def pool() -> Case:
-    return build(Pooled, pool_type="", class_token=True), {"x": image()}
-
-
-def pool_separate() -> Case:
-    """Tables as a pair, q and k from matrices of their own, and one token as the result."""
-    return build(Pooled, qkv_separate=True, rope_type="base"), {"x": image()}
-
-
-def pool_dinov3() -> Case:
-    return build(Pooled, pool_type="", rope_type="dinov3"), {"x": image()}
-
-
-def qwen3_vit() -> Case:
-    model = build(
-        Qwen3VitClassifier,
-        img_size=4 * PATCH,
-        patch_size=PATCH,
-        mlp_ratio=2.0,
-        pos_embed_grid_size=8,
-        **SHARED,
-    )
-    return model, {"x": image(4, 6)}
-
-
-def deepseek_vit() -> Case:
-    model = build(DeepseekVitClassifier, img_size=6 * PATCH, patch_size=PATCH, **SHARED)
-    return model, {"x": image(3, 6)}
-
-
-def gemma4_vit() -> Case:
-    model = build(
-        Gemma4VitClassifier,
-        img_size=6 * PATCH,
-        patch_size=PATCH,
-        head_dim=32,
-        intermediate_size=64,
-        position_embedding_size=16,
-        **SHARED,
-    )
-    return model, {"x": image(3, 6)}
-
-
 MODELS: dict[str, Callable[[], Case]] = {
     "DINOv3": dinov3,
-    "DINOv3Rope": dinov3_rope,
-    "DeepseekVit": deepseek_vit,
-    "EVA02": eva02,
-    "EvaDynamic": eva_dynamic,
-    "EvaFused": eva_fused,
-    "EvaGrouped": eva_grouped,
-    "EvaMRope": eva_mrope,
-    "EvaMixed": eva_mixed,
-    "Gemma4Vit": gemma4_vit,
-    "NaFlex": naflex,
-    "NaFlexDINOv3": naflex_dinov3,
-    "NaFlexMRope": naflex_mrope,
-    "NaFlexMixed": naflex_mixed,
-    "NaFlexPatches": naflex_patches,
-    "PerceptionEncoder": perception_encoder,
-    "Pool": pool,
-    "PoolDINOv3": pool_dinov3,
-    "PoolSeparate": pool_separate,
-    "Qwen3Vit": qwen3_vit,
-    "SAM": sam,
-}
+    # With the attention of other models.
+    "DINOv3Rope": lambda: dinov3(attn_type="rope"),
+    "DeepseekVit": lambda: (
+        build(DeepseekVitClassifier, img_size=6 * PATCH, patch_size=PATCH, **SHARED),
+        {"x": image(3, 6)},
+    ),
+    "EVA02": lambda: (
+        eva_like(qkv_fused=False, swiglu_mlp=True, ref_feat_shape=(8, 8)), {"x": image()},
+    ),
+    # An image of another size than the model was made for: tables from each call.
+    "EvaDynamic": lambda: (eva_like(dynamic_img_size=True), {"x": image(3, 6)}),
+    # As the EVA large enough for one matrix; with no positions but the rotation.
+    "EvaFused": lambda: (eva_like(use_abs_pos_emb=False), {"x": image()}),
+    # Fewer k than q.
+    "EvaGrouped": lambda: (
+        eva_like(num_heads=4, num_kv_heads=2, attn_type="rope", qkv_fused=False, qk_norm=True),
+        {"x": image()},
+    ),
+    "EvaMRope": lambda: (
+        eva_like(rope_type="mrope", attn_type="rope", rope_mrope_section=(4, 6, 6)),
+        {"x": image()},
+    ),
+    # Frequencies that each layer and head has learned.
+    "EvaMixed": lambda: (
+        eva_like(rope_type="mixed", attn_type="rope", rope_grid_indexing="xy"), {"x": image()},
+    ),
+    "Gemma4Vit": lambda: (
+        build(Gemma4VitClassifier, img_size=6 * PATCH, patch_size=PATCH, head_dim=32,
+              intermediate_size=64, position_embedding_size=16, **SHARED),
+        {"x": image(3, 6)},
+    ),
+    "NaFlex": lambda: (naflex(rope_type="axial"), {"x": image()}),
+    "NaFlexDINOv3": lambda: naflex_patches(
+        rope_type="dinov3", rope_temperature=100.0, rope_rotate_half=True
+    ),
+    "NaFlexMRope": lambda: naflex_patches(
+        rope_type="mrope", rope_rotate_half=True, rope_mrope_section=(4, 6, 6), attn_gated=True
+    ),
+    "NaFlexMixed": lambda: naflex_patches(rope_type="mixed"),
+    "NaFlexPatches": lambda: naflex_patches(rope_type="axial"),
+    "PerceptionEncoder": lambda: (
+        eva_like(attn_type="rope", global_pool="map", use_pre_transformer_norm=True,
+                 use_post_transformer_norm=True, use_fc_norm=False, ref_feat_shape=(8, 8),
+                 rope_grid_offset=1.0, rope_grid_indexing="xy"),
+        {"x": image()},
+    ),
+    "Pool": lambda: (build(Pooled, pool_type="", class_token=True), {"x": image()}),
+    "PoolDINOv3": lambda: (build(Pooled, pool_type="", rope_type="dinov3"), {"x": image()}),
+    # Tables as a pair, q and k from matrices of their own, and one token as the result.
+    "PoolSeparate": lambda: (build(Pooled, qkv_separate=True, rope_type="base"), {"x": image()}),
+    "Qwen3Vit": lambda: (
+        build(Qwen3VitClassifier, img_size=4 * PATCH, patch_size=PATCH, mlp_ratio=2.0,
+              pos_embed_grid_size=8, **SHARED),
+        {"x": image(4, 6)},
+    ),
+    # Layers with attention in windows and in the whole image, each with its own tables.
+    "SAM": lambda: (
+        build(VisionTransformerSAM, img_size=4 * PATCH, patch_size=PATCH, use_rope=True,
+              window_size=3, global_attn_indexes=(1,), neck_chans=16, **SHARED),
+        {"x": image(4, 4)},
+    ),
+}  # fmt: skip

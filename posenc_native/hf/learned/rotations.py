@@ -18,6 +18,7 @@ from torch import Tensor
 
 from posenc_native.core.calls.tables import Tables
 from posenc_native.encodings.rotary.apply import apply_rotary
+from posenc_native.hf.rotation import may_be_overwritten
 
 if TYPE_CHECKING:
     from posenc_native.core.calls.kinds import Pairing
@@ -132,8 +133,7 @@ class LearnedRotation:
 
     def may_overwrite(self, x: Tensor) -> bool:
         """Whether the result can be written into x."""
-        wanted = torch.is_grad_enabled() and x.requires_grad
-        return x.dtype == self.dtype and not wanted and 0 not in x.stride()
+        return x.dtype == self.dtype and may_be_overwritten(x)
 
     def __call__(self, x: Tensor, cos: Tensor, sin: Tensor, inplace: bool = False) -> Tensor:
         """x rotated by tables in order; inplace: into x itself, if it `may_overwrite` x."""
