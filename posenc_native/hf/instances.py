@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import functools
 import linecache
 import types
 from collections.abc import Callable
@@ -34,17 +35,15 @@ def global_names(code: types.CodeType) -> set[str]:
 
 
 def definition(code: types.CodeType) -> ast.AST | None:
-    """The source of a function; None if its file is missing or has changed since the import."""
+    """The source of a function; None if its file is missing or has changed since the import.
+
+    Functions of one file share its tree: it is only for reading.
+    """
     try:
-        tree = ast.parse("".join(linecache.getlines(code.co_filename)))
-        made = [compile(tree, code.co_filename, "exec", dont_inherit=True)]
+        tree, codes = _parsed("".join(linecache.getlines(code.co_filename)), code.co_filename)
     except (SyntaxError, ValueError):
         return None
-    for compiled in made:
-        if compiled == code:
-            break
-        made.extend(inside for inside in compiled.co_consts if isinstance(inside, types.CodeType))
-    else:
+    if code not in codes:
         return None
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == code.co_name:
@@ -52,6 +51,16 @@ def definition(code: types.CodeType) -> ast.AST | None:
             if first.lineno == code.co_firstlineno:
                 return node
     return None
+
+
+@functools.lru_cache(maxsize=1)  # the methods of a model are in few files, side by side
+def _parsed(source: str, filename: str) -> tuple[ast.Module, list[types.CodeType]]:
+    """The tree of a file, and the code of all its functions."""
+    tree = ast.parse(source)
+    codes = [compile(tree, filename, "exec", dont_inherit=True)]
+    for code in codes:
+        codes.extend(inside for inside in code.co_consts if isinstance(inside, types.CodeType))
+    return tree, codes
 
 
 @dataclass

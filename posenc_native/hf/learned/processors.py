@@ -146,7 +146,8 @@ class LearnedPlanner:
             function = inner.__globals__.get(name)
             if may_rotate(name, function):
                 functions[name] = self._in_place_of(function, inner, name)  # type: ignore[arg-type]
-        if any(may_be_imported(name) for name in _imported(inner.__code__)):
+        importable = {name for name in names if may_be_imported(name)}
+        if importable and importable & _imported(inner.__code__):
             importing = functools.partial(self._import, inner)
             functions["__builtins__"] = vars(builtins) | {"__import__": importing}
         code = self._with_ours_inside(inner, functions)

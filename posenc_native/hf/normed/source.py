@@ -13,6 +13,7 @@ begins with the norm.
 from __future__ import annotations
 
 import ast
+import copy
 import types
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -75,7 +76,7 @@ def rewritten(
     """
     if function.__code__.co_freevars:
         raise NotServed("the method with the norm uses variables of an outer function")
-    tree = _tree(function)
+    tree = copy.deepcopy(_tree(function))
     followed, reasons = [], []
     for site, after in _norms(tree, norms):
         reason = _follow(site, after, rotary)
