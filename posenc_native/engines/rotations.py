@@ -25,13 +25,13 @@ from posenc_native.core.calls.pairs import (
     as_operands,
     as_tables,
     first_given,
+    in_place,
     missing_one,
     of_pair,
     pairs_of,
     positions_in,
     positions_of_each,
     starts_of_each,
-    to_each,
 )
 from posenc_native.core.calls.rotation import Rotation, by_tables
 from posenc_native.core.calls.suggestions.hints import hint_at
@@ -45,9 +45,8 @@ class Call(NamedTuple):
     function: str
     inputs: tuple[Any, ...]  # x; q and k; or q, k and v for an append
     rotation: Rotation  # None for options that were not given
-    # Memory for the results. For x: None for new memory, or `out`. For others: False for new
-    # memory, True for that of the inputs, or a tuple with one element per result.
-    to: Any
+    # None for new memory, or a place for each result, which may be the input itself.
+    outs: tuple[Any, ...] | None
     compute: tuple[str | None, ...] = ()  # of a norm; None stands for that of tables, or float32
     norm: tuple[Any, ...] = ()  # a Norm, if there is one
     cache: tuple[Any, ...] = ()  # the fields of a Cache, for an append
@@ -55,12 +54,32 @@ class Call(NamedTuple):
     # Not a property: torch.compile does not follow properties of named tuples (torch 2.10).
     def arguments(self) -> tuple[Any, ...]:
         """The arguments in the order of the native module, its fast path and the reference."""
-        return (*self.inputs, *self.rotation, *self.compute, *self.norm, *self.cache, self.to)
+        to = to_of(self.outs, self.inputs)
+        return (*self.inputs, *self.rotation, *self.compute, *self.norm, *self.cache, to)
+
+
+# The fast path and the functions with its signature have a single argument for memory. For x, it is
+# None or `out`. For others it is `to`: False for new memory, True for that of the inputs, or a
+# tuple. It has this meaning nowhere else.
+
+
+def outs_of(to: Any, *inputs: Any) -> tuple[Any, ...] | None:
+    """The places of the results, from the `to` of a call of the fast path."""
+    if type(to) is tuple:
+        return to
+    return inputs if to else None
+
+
+def to_of(outs: tuple[Any, ...] | None, inputs: tuple[Any, ...]) -> Any:
+    """The argument for memory of the fast path, for results at these places."""
+    if len(inputs) == 1:
+        return None if outs is None else outs[0]
+    return outs is not None and (in_place(outs, inputs) or outs)
 
 
 def run(call: Call, contiguous: bool = False) -> Any:
     """The results of a call from the engine for its inputs; contiguous: copy inputs to C order."""
-    function, inputs, rotation, to, *of_norm = call  # one by one: _replace takes a microsecond
+    function, inputs, rotation, outs, *of_norm = call  # one by one: _replace takes a microsecond
     try:
         rope = description_in(rotation.inv_freq)
         if rope is not None:
@@ -68,34 +87,35 @@ def run(call: Call, contiguous: bool = False) -> Any:
         elif by_tables(rotation):
             _check_none_beside_tables(function, rotation, call.compute)
         rotation = _with_defaults(rotation)
-        if len(inputs) > 1 and type(to) is not tuple:
-            to = bool(to)
         if contiguous:
-            inputs = _in_order(function, inputs, to)
+            inputs = _in_order(function, inputs, outs)
         elif rope is not None:
-            settled = Call(function, inputs, rotation, to, *of_norm)
-            results = getattr(backend.door, function)(*settled.arguments())
+            compute, norm, cache = of_norm
+            results = getattr(backend.door, function)(
+                *inputs, *rotation, *compute, *norm, *cache, to_of(outs, inputs)
+            )
             if results is not NotImplemented:
                 return results
         if len(inputs) > 1 and (inputs[0] is None or inputs[1] is None):
             alone = _normed_alone if call.norm else _alone
-            return alone(Call(function, inputs, rotation, to, *of_norm))
+            return alone(Call(function, inputs, rotation, outs, *of_norm))
         # len: torch.compile cannot follow bool of a named tuple (torch 2.11).
         rotation = _of_each(function, inputs, rotation, len(call.norm) > 0)
         operations = late.operations_on(inputs[0])
         if operations is not None and len(call.norm) > 0:
             compute = rotation.inv_freq.compute if by_tables(rotation) else call.compute[0]
             return operations.norm_rotary(
-                function, inputs, rotation, compute or "float32", call.norm, call.cache, to
+                function, inputs, rotation, compute or "float32", call.norm, call.cache, outs
             )
         if operations is not None:
-            return getattr(operations, function)(*inputs, rotation, to)
-        converted = _as_arrays(Call(function, inputs, rotation, to, *of_norm))
+            out = outs if outs is None or len(inputs) > 1 else outs[0]
+            return getattr(operations, function)(*inputs, rotation, out)
+        converted = _as_arrays(Call(function, inputs, rotation, outs, *of_norm))
         rotation = converted.rotation
         results = getattr(backend.implementation, function)(*converted.arguments())
-        if to is True:
-            return inputs[: len(results)]
-        return results if to is None or to is False else to
+        if outs is None:
+            return results
+        return outs if len(inputs) > 1 else outs[0]
     except (ValueError, TypeError) as error:
         names = ("x",) if len(inputs) == 1 else ("q", "k")
         operands = {name: x for name, x in zip(names, inputs, strict=False) if x is not None}
@@ -166,9 +186,9 @@ def _described(function: str, inputs: tuple[Any, ...], rotation: Rotation, rope:
     )  # fmt: skip
 
 
-def _in_order(function: str, inputs: tuple[Any, ...], to: Any) -> tuple[Any, ...]:
-    overwritten = to is not None and to is not False
-    return tuple(x if x is None else arguments.in_order(function, x, overwritten) for x in inputs)
+def _in_order(function: str, inputs: tuple[Any, ...], outs: Any) -> tuple[Any, ...]:
+    written = outs is not None
+    return tuple(x if x is None else arguments.in_order(function, x, written) for x in inputs)
 
 
 def _of_each(function: str, inputs: tuple[Any, ...], rotation: Any, normed: bool) -> Any:
@@ -198,22 +218,21 @@ def _of_each(function: str, inputs: tuple[Any, ...], rotation: Any, normed: bool
 
 def _alone(call: Call) -> tuple[Any, Any]:
     """Rotate q or k while the other is None; errors refer to the call for both."""
-    function, inputs, rotation, to = call[:4]
+    function, inputs, rotation, outs = call[:4]
     missing = missing_one(*inputs)
     if missing is None:
         arguments.wrong_type(function, "q", "q, k or both", "None for both")
     i = 1 - missing
-    out = to_each(to, inputs)[i]
     start, k_start = starts_of_each(function, rotation.rotary_start)
     if by_tables(rotation):
         rotation = rotation._replace(inv_freq=rotation.inv_freq.of_one(i))
     start = k_start if i == 1 and k_start >= 0 else start
     rotation = rotation._replace(rotary_start=start, positions=of_pair(rotation.positions, i))
-    one = Call("apply_rotary", (inputs[i],), rotation, out)
+    one = Call("apply_rotary", inputs[i : i + 1], rotation, outs and outs[i : i + 1])
     try:
         result = run(one)
     except (ValueError, TypeError) as error:
-        names = {"x": "qk"[i], "out": "qk"[i] if out is inputs[i] else f"out[{i}]"}
+        names = {"x": "qk"[i], "out": "qk"[i] if outs and outs[i] is inputs[i] else f"out[{i}]"}
         fault = fault_of(error)
         if fault is not None:
             blame(error, function=function, argument=names.get(fault.argument, fault.argument))
@@ -238,14 +257,11 @@ def _normed_alone(call: Call) -> tuple[Any, ...]:
         inputs[i] = unused = _no_heads(function, "qk"[1 - i], there, call.rotation.layout)
     norm: Any = call.norm
     norm = norm._replace(**{("q_weight", "k_weight")[i]: None})
-    to = call.to
-    if to is True:
-        to = tuple(inputs[:1] if call.cache and not call.cache[-1] else inputs[:2])
-        to = tuple(unused if j == i else one for j, one in enumerate(to))
-    elif isinstance(to, tuple):
-        to = tuple(unused if one is None else one for one in to)
+    outs = call.outs
+    if outs is not None:
+        outs = tuple(unused if one is None else one for one in outs)
     try:
-        results = run(call._replace(inputs=tuple(inputs), norm=norm, to=to))
+        results = run(call._replace(inputs=tuple(inputs), norm=norm, outs=outs))
     except (ValueError, TypeError) as error:  # about the given input
         fault = fault_of(error)
         if fault is not None and fault.argument == "qk"[i]:
@@ -283,11 +299,12 @@ def _no_heads(function: str, name: str, x: Any, layout: Any) -> Any:
 
 
 def _as_arrays(call: Call) -> Call:
-    function, inputs, rotation, to = call[:4]
+    function, inputs, rotation, outs = call[:4]
+    overwrites = in_place(outs, inputs)
     if len(inputs) == 1:
         inputs = (arguments.as_operand(function, "x", inputs[0]),)
     else:
-        q, k = as_operands(function, inputs[0], inputs[1], to is True)
+        q, k = as_operands(function, inputs[0], inputs[1], overwrites)
         inputs = (q, k, *(arguments.as_operand(function, "v", v) for v in inputs[2:]))
     changes: dict[str, Any] = {}
     if by_tables(rotation):
@@ -311,18 +328,18 @@ def _as_arrays(call: Call) -> Call:
             _writable(function, *one) for one in zip(("keys", "values"), cache, strict=False)
         )
         cache = (keys, values, arguments.as_integers(function, "slots", cache[2]), *cache[3:])
-    if isinstance(to, tuple):
-        outs = ["out"] if len(to) == 1 else [f"out[{i}]" for i in range(len(to))]
-        to = tuple(_writable(function, *one) for one in zip(outs, to, strict=True))
-    elif len(inputs) == 1 and to is not None:
-        to = inputs[0] if to is call.inputs[0] else _writable(function, "out", to)
-    return Call(function, inputs, rotation._replace(**changes), to, call.compute, norm, cache)
+    if overwrites:
+        outs = inputs[: len(outs or ())]
+    elif outs is not None:
+        names = ["out"] if len(outs) == 1 else [f"out[{i}]" for i in range(len(outs))]
+        outs = tuple(_writable(function, *one) for one in zip(names, outs, strict=True))
+    return Call(function, inputs, rotation._replace(**changes), outs, call.compute, norm, cache)
 
 
-def _writable(function: str, name: str, to: Any) -> Any:
+def _writable(function: str, name: str, out: Any) -> Any:
     """An output as a plain NumPy array with the same memory."""
-    if not isinstance(to, ndarray):
+    if not isinstance(out, ndarray):
         expected = "a NumPy array or a torch tensor, to write to"
-        arguments.wrong_type(function, name, expected, type(to).__name__)
-    arguments.check_no_mask(function, name, to)
-    return to.view(ndarray)
+        arguments.wrong_type(function, name, expected, type(out).__name__)
+    arguments.check_no_mask(function, name, out)
+    return out.view(ndarray)

@@ -6,6 +6,7 @@ A pair is a tuple (for q, for k). An option that is not a pair applies to both.
 from __future__ import annotations
 
 from itertools import permutations
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -63,11 +64,9 @@ def first_given(inputs: tuple[Any, ...]) -> Any:
     return inputs[0] if inputs[0] is not None or len(inputs) == 1 else inputs[1]
 
 
-def to_each(to: Any, inputs: tuple[Any, Any]) -> tuple[Any, Any]:
-    """The outputs for q and k; None for new memory."""
-    if isinstance(to, tuple):
-        return to[0], to[1]
-    return inputs if to else (None, None)
+def in_place(outs: tuple[Any, ...] | None, inputs: tuple[Any, ...]) -> bool:
+    """Whether each result overwrites its input."""
+    return outs is not None and all(map(is_, outs, inputs))
 
 
 def of_pair(option: Any, i: int) -> Any:

@@ -29,7 +29,7 @@ from posenc_native.core.calls.suggestions.vocabulary import (
     takes_words,
 )
 from posenc_native.engines import backend
-from posenc_native.engines.rotations import Call, run
+from posenc_native.engines.rotations import Call, outs_of, run
 
 from .norm import ALIKE
 
@@ -133,7 +133,8 @@ def rotary_append(
     if results is NotImplemented:
         refuse_missing(rotary_append, q, k, v, positions, inv_freq, keys, values, slots)
         rotation = Rotation(positions, inv_freq, layout, pairing, rotary_start, axis_map, scale)
-        call = Call("rotary_append", (q, k, v), rotation, to, (compute,), Norm(*given), cache)
+        places = outs_of(to, q, k) if return_k else outs_of(to, q)
+        call = Call("rotary_append", (q, k, v), rotation, places, (compute,), Norm(*given), cache)
         results = run(call)
     return results if return_k else results[0]
 

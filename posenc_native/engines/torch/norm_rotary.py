@@ -11,6 +11,7 @@ from posenc_native.core.calls import arguments
 from posenc_native.core.calls.arguments import wrong_type, wrong_value
 from posenc_native.core.calls.caches import Cache, check_cache_layout
 from posenc_native.core.calls.norms import Norm, check_norm
+from posenc_native.core.calls.pairs import in_place
 from posenc_native.core.calls.rotation import Rotation, by_tables, flat
 from posenc_native.core.calls.views import rounds_as_written
 from posenc_native.engines.following import angles_followed, needs_grad, transformed
@@ -20,6 +21,7 @@ from .gradients import norm_rotary as gradients
 from .inputs import composable, from_array, of_schema, same_device
 from .library import call, operators_take, ops
 from .results import (
+    Outs,
     check_copy,
     check_elements_apart,
     check_output,
@@ -34,9 +36,6 @@ from .rotary import angle_tensors, read_rotation
 from .small import increment_version
 from .turns import frequency_turns
 
-# Outputs: new tensors (False), the inputs (True), or other tensors, one for each.
-_To = bool | tuple[Any, ...]
-
 
 def run(
     function: str,
@@ -45,14 +44,14 @@ def run(
     compute: str,
     norm: Norm,
     cache: tuple[Any, ...],
-    to: _To,
+    outs: Outs,
 ) -> tuple[Tensor, ...]:
     """`posenc_native.norm_rotary_qk` and `rotary_append` for tensors.
 
     cache: the fields of a `Cache`, or nothing.
     """
     call = _Call(function, inputs, rotation, compute, norm)
-    return call.append(Cache(*cache), to) if cache else call.norm_rotary(to)
+    return call.append(Cache(*cache), outs) if cache else call.norm_rotary(outs)
 
 
 class _Call:
@@ -98,41 +97,33 @@ class _Call:
             return needs_grad(self.rotation.inv_freq.cos, self.rotation.inv_freq.sin)
         return angles_followed(self.rotation.inv_freq, self.rotation.positions)
 
-    def places(self, to: _To, count: int) -> tuple[Tensor, ...]:
-        """The checked outputs for q, and for k if it has one; empty for new tensors."""
-        if not to:
-            return ()
+    def check_outputs(self, outs: Outs) -> None:
+        """TypeError or ValueError unless the results can be written there."""
         function, tensors = self.function, self.tensors().values()
-        if not isinstance(to, tuple):
-            check_writable(*self.inputs[:count])
+        if outs is None:
+            return
+        for i, (name, x, out) in enumerate(zip("qk", self.inputs, outs, strict=False)):
+            check_output(function, out, x, "out" if len(outs) == 1 else f"out[{i}]", name)
+        if in_place(outs, self.inputs):
             no_gradient_of(function, "inplace", *tensors)
-            return self.inputs[:count]
-        for i, (name, x) in enumerate(zip("qk"[:count], self.inputs[:count], strict=True)):
-            check_output(function, to[i], x, "out" if count == 1 else f"out[{i}]", name)
-        no_output_for_gradient(function, *tensors)
-        return to
+        else:
+            no_output_for_gradient(function, *tensors)
 
-    def is_in_place(self, outs: tuple[Tensor, ...]) -> bool:
-        """Whether results overwrite the inputs."""
-        return bool(outs) and all(out is x for out, x in zip(outs, self.inputs, strict=False))
-
-    def norm_rotary(self, to: _To) -> tuple[Tensor, ...]:
+    def norm_rotary(self, outs: Outs) -> tuple[Tensor, ...]:
         """Norm and rotate q and k."""
         function, (q, k) = self.function, self.inputs[:2]
         tensors = self.tensors()
-        outs = self.places(to, 2)
-        if self.angles_are_followed() or not operators_take(*tensors.values(), *outs):
+        self.check_outputs(outs)
+        if self.angles_are_followed() or not operators_take(*tensors.values(), *(outs or ())):
             composable(function, **tensors)
             results = plain.norm_rotary(
                 function, q, k, self.rotation, self.as_written, self.norm, frequency_turns
             )
             others = [x for name, x in tensors.items() if name not in "qk"]
-            return pair_results(
-                function, q, k, results, (outs[0], outs[1]) if outs else False, *others
-            )
-        if outs:
+            return pair_results(function, q, k, results, outs, *others)
+        if outs is not None:
             name = f"norm_rotary_qk{self.suffix}"
-            if self.is_in_place(outs):
+            if in_place(outs, self.inputs):
                 call(getattr(ops, f"{name}_").default, q, k, *self.options)
             else:
                 operator = getattr(ops, f"{name}_out").default
@@ -141,7 +132,7 @@ class _Call:
             return outs
         return gradients.NORM_ROTARY[self.tables](q, k, *self.options)  # type: ignore[no-any-return]
 
-    def append(self, cache: Cache, to: _To) -> tuple[Tensor, ...]:
+    def append(self, cache: Cache, outs: Outs) -> tuple[Tensor, ...]:
         """Norm and rotate q, and k if requested; write k and v to their caches."""
         function, (q, k, v) = self.function, self.inputs
         for name in ("keys", "values"):
@@ -156,25 +147,26 @@ class _Call:
         )
         tensors = {**self.tensors(), "slots": cache.slots}
         check_writable(cache.keys, cache.values)
-        outs = self.places(to, 1 + cache.return_k)
-        native = operators_take(*tensors.values(), cache.keys, cache.values, *outs)
+        self.check_outputs(outs)
+        written = (cache.keys, cache.values, *(outs or ()))
+        native = operators_take(*tensors.values(), *written)
         if transformed() or not native or needs_grad(*tensors.values()):
             return self._append_plainly(cache, outs)
         options = (*self.options, *cache)
         name = f"rotary_append{self.suffix}"
-        results: tuple[Tensor, ...] = outs
-        if not outs:
+        results: Any = outs
+        if outs is None:
             results = call(getattr(ops, name).default, q, k, v, *options)
-        elif self.is_in_place(outs):
+        elif in_place(outs, self.inputs):
             call(getattr(ops, f"{name}_").default, q, k, v, *options)
         else:
             out_k = outs[1] if cache.return_k else None
             operator = getattr(ops, f"{name}_out").default
             call(operator, q, k, v, *options, out_q=outs[0], out_k=out_k)
-        increment_version((cache.keys, cache.values, *outs))
-        return results if cache.return_k else results[:1]
+        increment_version(written)
+        return results if cache.return_k else results[:1]  # type: ignore[no-any-return]
 
-    def _append_plainly(self, cache: Cache, outs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def _append_plainly(self, cache: Cache, outs: Outs) -> tuple[Tensor, ...]:
         function, (_, k, v) = self.function, self.inputs
         tensors = self.tensors()
         composable(function, **tensors, slots=cache.slots, keys=cache.keys, values=cache.values)
@@ -182,7 +174,7 @@ class _Call:
         written = {"keys": cache.keys, "values": cache.values}
         for name, to in written.items():
             check_elements_apart(function, name, to)
-        for i, (name, out) in enumerate(zip("qk", outs, strict=False)):
+        for i, (name, out) in enumerate(zip("qk", outs or (), strict=False)):
             other = f"out[{i}]" if cache.return_k else "out"
             written[name if out is self.inputs[i] else other] = out
         read = {**tensors, **written, "slots": cache.slots}
@@ -193,12 +185,12 @@ class _Call:
                     continue
                 if other != name and overlap(to, x):
                     wrong_value(function, name, f"no memory in common with {other}", "an overlap")
-        rotated = self.norm_rotary(to=False)
-        for name, out, result in zip(list(written)[2:], outs, rotated, strict=False):
+        rotated = self.norm_rotary(None)
+        for name, out, result in zip(list(written)[2:], outs or (), rotated, strict=False):
             check_copy(function, name, out, result)
         with torch.no_grad():
             write(rotated[1].detach())
-        if not outs:
+        if outs is None:
             return rotated[: 1 + cache.return_k]
         return tuple(out.copy_(result) for out, result in zip(outs, rotated, strict=False))
 

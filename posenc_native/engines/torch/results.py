@@ -18,6 +18,9 @@ from posenc_native.engines.following import (
 
 from .small import increment_version
 
+# None for new tensors, or a tensor for each result, which may be the input itself.
+Outs = tuple[Any, ...] | None
+
 
 def no_output_for_gradient(function: str, *inputs: Tensor | None) -> None:
     """ValueError if an input requires a gradient, which a result in `out` would not propagate."""
@@ -91,17 +94,13 @@ def pair_results(
     q: Tensor,
     k: Tensor,
     rotated: tuple[Tensor, ...],
-    to: bool | tuple[Tensor, Tensor],
+    outs: Outs,
     *others: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """The results of plain operations for q and k, or the tensors that they were written to.
-
-    to: False for the results themselves, True to overwrite q and k, or a pair of tensors.
-    """
+    """The results of plain operations for q and k, or the tensors that they were written to."""
     rotated_q, rotated_k = rotated
-    if not to:
+    if outs is None:
         return rotated_q, rotated_k
-    outs = to if isinstance(to, tuple) else (q, k)
     check_no_leaf(*outs)
     names = [
         name if out is x else f"out[{i}]"

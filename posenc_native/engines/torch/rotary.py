@@ -9,6 +9,7 @@ from torch import Tensor
 
 from posenc_native.core.calls import arguments
 from posenc_native.core.calls.arguments import wrong_type, wrong_value
+from posenc_native.core.calls.pairs import in_place
 from posenc_native.core.calls.rotation import Rotation, by_tables, flat, of_pair, schema
 from posenc_native.core.calls.tables import Tables
 from posenc_native.core.calls.views import PAIRINGS, rounds_as_written
@@ -29,7 +30,7 @@ from .inputs import (
     table_dtype,
 )
 from .library import call, operators_in_use, operators_take, ops, raise_ours
-from .results import check_output, check_writable, copy_out, no_output_for_gradient, pair_results
+from .results import Outs, check_output, copy_out, no_output_for_gradient, pair_results
 from .small import increment_version
 from .turns import frequency_turns
 
@@ -84,24 +85,20 @@ def apply_rotary(x: Tensor, rotation: Rotation, out: Tensor | None) -> Tensor:
     return result if out is None else copy_out(function, out, result, x, *angles.values())
 
 
-# Outputs for q and k: new tensors (False), q and k themselves (True), or two other tensors.
-_To = bool | tuple[Any, Any]
-
-
-def apply_rotary_qk(q: Tensor, k: Tensor, rotation: Rotation, to: _To) -> tuple[Tensor, Tensor]:
+def apply_rotary_qk(q: Tensor, k: Tensor, rotation: Rotation, outs: Outs) -> tuple[Tensor, Tensor]:
     """`posenc_native.apply_rotary_qk` for tensors."""
     function, tables = "apply_rotary_qk", by_tables(rotation)
     if not isinstance(k, Tensor):
         wrong_type(function, "k", "a tensor, as q is", type(k).__name__)
-    if to:
-        to = _checked_outputs(function, q, k, to)
+    if outs is not None:
+        _check_outputs(function, q, k, outs)
     read = _tables_of_two if tables else _angles_of_two
     rotation, plain, learned = read(function, q, rotation)
     if learned:
-        return _learned_qk(function, q, k, rotation, to)
+        return _learned_qk(function, q, k, rotation, outs)
     operator = rotary_gradients.ROTARY_QK[tables]
-    result = _two_tensors(operator, q, k, rotation, to, plain)
-    return _plain_qk(function, q, k, rotation, to) if result is None else result
+    result = _two_tensors(operator, q, k, rotation, outs, plain)
+    return _plain_qk(function, q, k, rotation, outs) if result is None else result
 
 
 # The checks take about as long as the rotation of one token. Those for decoding therefore come
@@ -250,46 +247,40 @@ def _in_groups(rotation: Rotation) -> bool:
     return "g" in rotation.layout
 
 
-def _checked_outputs(function: str, q: Tensor, k: Tensor, to: _To) -> _To:
-    """The checked outputs for q and k; True if both are rotated in place."""
-    if not isinstance(to, tuple):
-        check_writable(q, k)
-        return to
+def _check_outputs(function: str, q: Tensor, k: Tensor, outs: tuple[Any, ...]) -> None:
     for i, (name, x) in enumerate((("q", q), ("k", k))):
-        check_output(function, to[i], x, f"out[{i}]", name)
-    if to[0] is q and to[1] is k:
-        return True
-    if needs_grad(q, k):
+        check_output(function, outs[i], x, f"out[{i}]", name)
+    if needs_grad(q, k) and not in_place(outs, (q, k)):
         expected = "no out, or (q, k) themselves, if a gradient is required"
         wrong_value(function, "out", expected, "other tensors")
-    return to
 
 
 def _learned_qk(
-    function: str, q: Tensor, k: Tensor, rotation: Rotation, to: _To
+    function: str, q: Tensor, k: Tensor, rotation: Rotation, outs: Outs
 ) -> tuple[Tensor, Tensor]:
     """`apply_rotary_qk` if frequencies, positions or tables require a gradient."""
     angles = angle_tensors(rotation)
-    if isinstance(to, tuple):
+    overwrites = in_place(outs, (q, k))
+    if outs is not None and not overwrites:
         floats = (t for t in angles.values() if t is not None and t.is_floating_point())
         no_output_for_gradient(function, *floats)
     if by_tables(rotation):
-        return _plain_qk(function, q, k, rotation, to)
-    if to and not forward_mode():
+        return _plain_qk(function, q, k, rotation, outs)
+    if overwrites and not forward_mode():
         expected = "False if frequencies or positions require a gradient"
         wrong_value(function, "inplace", expected, True)
     if operators_take(q, k, *angles.values()) and not transformed() and not _in_groups(rotation):
         return angle_gradients.LEARNED_ROTARY_QK(q, k, *rotation)  # type: ignore[no-any-return]
-    return _plain_qk(function, q, k, rotation, to)
+    return _plain_qk(function, q, k, rotation, outs)
 
 
 def _plain_qk(
-    function: str, q: Tensor, k: Tensor, rotation: Rotation, to: _To
+    function: str, q: Tensor, k: Tensor, rotation: Rotation, outs: Outs
 ) -> tuple[Tensor, Tensor]:
     angles = angle_tensors(rotation)
     composable(function, q=q, k=k, **angles)
     rotated = plain_rotary.apply_rotary(function, (q, k), rotation, frequency_turns)
-    return pair_results(function, q, k, rotated, to, *angles.values())
+    return pair_results(function, q, k, rotated, outs, *angles.values())
 
 
 def _two_tensors(
@@ -297,10 +288,10 @@ def _two_tensors(
     q: Tensor,
     k: Tensor,
     rotation: Rotation,
-    to: _To,
+    outs: Outs,
     plain: bool,
 ) -> tuple[Tensor, Tensor] | None:
-    """The operator in the form for `to`; None if the tensors need plain operations.
+    """The operator in the form for `outs`; None if the tensors need plain operations.
 
     plain: no option of the rotation is a tensor.
     """
@@ -320,26 +311,27 @@ def _two_tensors(
         )
     if not (together and operators_in_use()) or forward_mode():
         return None
-    if isinstance(to, tuple):
-        if not operators_take(q, *to):
+    overwrites = outs is not None and outs[0] is q and outs[1] is k
+    if outs is not None and not overwrites:
+        if not operators_take(q, *outs):
             return None
-        out_q, out_k = to
+        out_q, out_k = outs
         call(getattr(ops, f"{operator.name}_out").default, q, k, *options, out_q=out_q, out_k=out_k)
-        increment_version(to)
-        return to
+        increment_version(outs)
+        return out_q, out_k
     wants_grad = (q.requires_grad or k.requires_grad) and torch.is_grad_enabled()
     if wants_grad or transformed():
-        return (operator.in_place if to else operator)(q, k, *options)  # type: ignore[no-any-return]
-    functional, in_place = operator.bare
+        return (operator.in_place if overwrites else operator)(q, k, *options)  # type: ignore[no-any-return]
+    functional, overwriting = operator.bare
     # Options with the schema's defaults are omitted: reading one takes torch 0.1 microseconds.
     given = 2 if rotation.layout == "bhsd" and rotation.pairing == "half" else 4
     # Tuples that hold tensors are not compared: torch.compile cannot do it (torch 2.11).
     if not plain or options[4:] != _DEFAULTS[by_tables(rotation)]:
         given = len(options) - (rotation.out_pairing == "same")
     try:
-        if not to:
+        if not overwrites:
             return functional(q, k, *options[:given])  # type: ignore[no-any-return]
-        in_place(q, k, *options[:given])
+        overwriting(q, k, *options[:given])
     except RuntimeError as error:
         raise_ours(error)
     increment_version((q, k))

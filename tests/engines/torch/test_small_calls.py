@@ -16,6 +16,7 @@ from torch.autograd import forward_ad  # noqa: E402
 from torch_cases import FLOATS, assert_same_bits, dtype_id, random  # noqa: E402
 
 import posenc_native as pn  # noqa: E402
+from posenc_native.core.calls.rotation import Rotation  # noqa: E402
 from posenc_native.engines import configuration  # noqa: E402
 from posenc_native.engines.torch import small  # noqa: E402
 from posenc_native.engines.torch.gradients import rotary as rotary_gradients  # noqa: E402
@@ -270,9 +271,7 @@ def test_negated_views_keep_their_sign(negated):
 
 def test_the_autograd_functions_keep_the_operator():
     q, k = (t.requires_grad_() for t in qk())
-    rotated = rotary_gradients.ROTARY_QK[False](
-        q, k, None, INV_FREQ, "bhsd", "half", 0, None, 1.0, False, None
-    )
+    rotated = rotary_gradients.ROTARY_QK[False](q, k, *Rotation(None, INV_FREQ))
     for one, other in zip(rotated, pn.apply_rotary_qk(q, k, None, INV_FREQ), strict=True):
         assert_same_bits(one, other)
 

@@ -16,16 +16,18 @@ from torch.distributed.tensor import DTensor
 from posenc_native.core.calls.arguments import wrong_type, wrong_value
 from posenc_native.core.calls.caches import Cache, check_cache_layout
 from posenc_native.core.calls.norms import Norm
+from posenc_native.core.calls.pairs import in_place
 from posenc_native.core.calls.rotation import by_tables
 from posenc_native.engines import backend
 from posenc_native.engines.following import needs_grad
+from posenc_native.engines.rotations import to_of
 from posenc_native.engines.torch.inputs import integer_tensor
 from posenc_native.engines.torch.norm_rotary import run as plain_run
-from posenc_native.engines.torch.results import no_gradient_of, no_output_for_gradient
+from posenc_native.engines.torch.results import Outs, no_gradient_of, no_output_for_gradient
 
 from .cut import Cut, mesh_of, overwritten, shown, whole
 from .errors import NotThePart
-from .rotary import cut_of, part_of, tensors_of, token_names
+from .rotary import cut_of, part_of, places_of, tensors_of, token_names
 
 
 def norm_rotary(
@@ -35,30 +37,35 @@ def norm_rotary(
     compute: str,
     norm: Norm,
     cache: tuple[Any, ...],
-    to: Any,
+    outs: Outs,
 ) -> tuple[Tensor, ...]:
     """`norm_rotary_qk` and `rotary_append`."""
-    mesh = mesh_of((inputs, rotation, norm, cache, to))
+    mesh = mesh_of((inputs, rotation, norm, cache, outs))
     whole_inputs = tuple(whole(x, mesh) for x in inputs)
     read = tensors_of(inputs, rotation, norm)
-    if to is True:
+    if in_place(outs, inputs):
         no_gradient_of(function, "inplace", *read)
-    elif to:
+    elif outs is not None:
         no_output_for_gradient(function, *read)
     call = _Call(function, whole_inputs, rotation, norm)
     if cache:
         call = _Append(function, whole_inputs, rotation, norm, Cache(*cache))
-    places = call.places(to)
+    places: Outs = None
+    if outs is not None:
+        places = places_of(function, call.cuts, inputs, whole_inputs, outs)
+    given = zip(outs or (), inputs, places or (), strict=False)
+    written = {i: place for i, (out, x, place) in enumerate(given) if out is x}
     followed = torch.is_grad_enabled() and needs_grad(*read)
-    rooms = () if to or followed else call.rooms()
+    rooms = None if outs is not None or followed else call.rooms()
     with torch.set_grad_enabled(followed):
-        parts = call.run(compute, tuple(room.to_local() for room in rooms) or places)
-    if rooms:
+        if rooms is not None:
+            places = tuple(room.to_local() for room in rooms)
+        parts = call.run(compute, places, written)
+    if rooms is not None:
         return rooms
-    if to:
-        outs = to if isinstance(to, tuple) else inputs
-        overwritten(*outs[: len(places)])
-        return outs[: len(places)]
+    if outs is not None:
+        overwritten(*outs)
+        return outs
     return tuple(cut.join(part, cut.names) for cut, part in zip(call.cuts, parts, strict=False))
 
 
@@ -72,46 +79,31 @@ class _Call:
         self.inputs = inputs
         self.rotation = rotation
         self.norm = norm
-        self.in_place = False
         self.results = 2
         whole_axes = "gdh" if norm.norm_over == "token" else "gd"
         self.cuts = [cut_of(x, rotation.layout, whole_axes) for x in inputs]
 
-    def places(self, to: Any) -> tuple[Tensor, ...]:
-        """The local parts of the outputs, if there are any."""
-        self.in_place = to is True
-        outs = self.inputs if to is True else to or ()
-        return tuple(
-            cut.place(self.function, name if out is x else f"out[{i}]", out, name)
-            for i, (name, cut, x, out) in enumerate(
-                zip("qk", self.cuts, self.inputs, outs, strict=False)
-            )
-        )
-
-    def rooms(self) -> tuple[DTensor, ...]:
-        """Memory for small results; () if they must be joined."""
+    def rooms(self) -> tuple[DTensor, ...] | None:
+        """Memory for small results; None if they must be joined."""
         outs = zip(self.cuts[: self.results], self.inputs, strict=False)
         rooms = tuple(room for cut, x in outs if (room := cut.room(x)) is not None)
-        return rooms if len(rooms) == self.results else ()
+        return rooms if len(rooms) == self.results else None
 
-    def parts(self, places: tuple[Tensor, ...]) -> list[Tensor]:
+    def parts(self, written: dict[int, Tensor]) -> list[Tensor]:
         """The local parts of the inputs; one that is overwritten is its output itself."""
-        given: list[Tensor | None] = [None] * len(self.inputs)
-        if self.in_place:
-            given[: len(places)] = places
         return [
-            cut.local(x) if place is None else place
-            for place, cut, x in zip(given, self.cuts, self.inputs, strict=True)
+            written[i] if i in written else cut.local(x)
+            for i, (cut, x) in enumerate(zip(self.cuts, self.inputs, strict=True))
         ]
 
-    def run(self, compute: str, places: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def run(self, compute: str, places: Outs, written: dict[int, Tensor]) -> tuple[Tensor, ...]:
         """The local results. q and k that are sharded in different ways need two calls."""
-        q, k = self.parts(places)
+        q, k = self.parts(written)
         if self.cuts[0].lies_as(self.cuts[1]):
             return self._run((q, k), (0, 1), compute, places)
         no_q, no_k = _without_heads(k, self.cuts[1]), _without_heads(q, self.cuts[0])
-        of_q = (places[0], no_k) if places else ()
-        of_k = (no_q, places[1]) if places else ()
+        of_q = None if places is None else (places[0], no_k)
+        of_k = None if places is None else (no_q, places[1])
         return (
             self._run((q, no_k), (0,), compute, of_q)[0],
             self._run((no_q, k), (1,), compute, of_k)[1],
@@ -122,11 +114,10 @@ class _Call:
         pair: tuple[Tensor, Tensor],
         there: tuple[int, ...],
         compute: str,
-        places: tuple[Tensor, ...],
+        places: Outs,
     ) -> tuple[Tensor, ...]:
         own = part_of(self.function, self.cuts[there[0]], self.rotation)
-        to = self.in_place or places or False
-        return _of_parts(self.function, pair, own, compute, self.norm_of(*there), (), to)
+        return _of_parts(self.function, pair, own, compute, self.norm_of(*there), (), places)
 
     def norm_of(self, *there: int) -> Norm:
         """The norm with the weights of those of q (0) and k (1) that are `there`."""
@@ -178,21 +169,16 @@ class _Append(_Call):
         self.results = 1 + bool(cache.return_k)
         self.given = cache
 
-    def places(self, to: Any) -> tuple[Tensor, ...]:
-        """The outputs of q, and of k if it is returned."""
-        return super().places(to)[: self.results]
-
-    def run(self, compute: str, places: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def run(self, compute: str, places: Outs, written: dict[int, Tensor]) -> tuple[Tensor, ...]:
         """The local results of q, and of k if it is returned; writes the parts of the caches."""
-        parts = tuple(self.parts(places))
+        parts = tuple(self.parts(written))
         of_k = self.cuts[1]
         slots = integer_tensor(self.function, "slots", self.cache.slots, of_k.device)
         own = self.cache._replace(slots=of_k.part(slots, token_names(of_k, slots, 0)))
         rotation = part_of(self.function, self.cuts[0], self.rotation)
         results = _of_parts(
-            self.function, parts, rotation, compute, self.norm_of(0, 1), tuple(own),
-            self.in_place or places or False,
-        )  # fmt: skip
+            self.function, parts, rotation, compute, self.norm_of(0, 1), tuple(own), places
+        )
         overwritten(self.given.keys, self.given.values)
         return results
 
@@ -204,14 +190,14 @@ def _of_parts(
     compute: str,
     norm: Norm,
     cache: tuple[Any, ...],
-    to: Any,
+    outs: Outs,
 ) -> tuple[Tensor, ...]:
     computed = None if by_tables(rotation) else compute
     door: Any = getattr(backend.door, function)
-    results = door(*inputs, *rotation, computed, *norm, *cache, to)
+    results = door(*inputs, *rotation, computed, *norm, *cache, to_of(outs, inputs))
     if results is not NotImplemented:
         return results  # type: ignore[no-any-return]
-    return plain_run(function, inputs, rotation, compute, norm, cache, to)
+    return plain_run(function, inputs, rotation, compute, norm, cache, outs)
 
 
 def _weight(weight: Any, cut: Cut) -> Any:

@@ -8,17 +8,19 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from posenc_native.core.calls.pairs import in_place
 from posenc_native.core.calls.rotation import Rotation, by_tables, of_each
 from posenc_native.core.calls.tables import Tables
 from posenc_native.engines import backend
 from posenc_native.engines.following import needs_grad
+from posenc_native.engines.rotations import to_of
 from posenc_native.engines.torch import rotary as plain
 from posenc_native.engines.torch.inputs import (
     frequency_tensors,
     integer_tensor,
     position_tensor,
 )
-from posenc_native.engines.torch.results import no_output_for_gradient
+from posenc_native.engines.torch.results import Outs, no_output_for_gradient
 
 from .cut import Cut, Names, mesh_of, overwritten, result_like, whole
 from .errors import NotThePart
@@ -38,30 +40,26 @@ def rotate(x: Any, rotation: Rotation, out: Any) -> Tensor:
     )
 
 
-def rotate_two(q: Any, k: Any, rotation: Rotation, to: Any) -> tuple[Tensor, Tensor]:
+def rotate_two(q: Any, k: Any, rotation: Rotation, outs: Outs) -> tuple[Tensor, Tensor]:
     """`apply_rotary_qk`."""
     function = "apply_rotary_qk"
     mesh = mesh_of((q, k, rotation))
     both = whole(q, mesh), whole(k, mesh)
     cuts = [cut_of(x, rotation.layout) for x in both]
     learned = needs_grad(*tensors_of(q, k, rotation))
-    outs = both if to is True else to or ()
-    if outs and learned:
-        if to is not True and (outs[0] is not q or outs[1] is not k):
+    if outs is not None and learned:
+        if not in_place(outs, (q, k)):
             no_output_for_gradient(function, *tensors_of(q, k, rotation))
         for name, cut, x in zip("qk", cuts, both, strict=True):
             cut.place(function, name, x, name)
-        rotated = rotate_two(q, k, rotation, False)
+        rotated = rotate_two(q, k, rotation, None)
         return overwrite(q, rotated[0]), overwrite(k, rotated[1])
-    if outs:
-        places = [
-            cut.place(function, name if out is x else f"out[{i}]", out, name)
-            for i, (name, cut, x, out) in enumerate(zip("qk", cuts, both, outs, strict=True))
-        ]
+    if outs is not None:
+        places = places_of(function, cuts, (q, k), both, outs)
         with torch.no_grad():
             parts = [
-                place if out is x else cut.local(x)
-                for place, out, cut, x in zip(places, outs, cuts, both, strict=True)
+                place if out is x else cut.local(own)
+                for place, out, x, cut, own in zip(places, outs, (q, k), cuts, both, strict=True)
             ]
             _rotate_parts(cuts, parts, rotation, places)
         overwritten(*outs)
@@ -70,7 +68,7 @@ def rotate_two(q: Any, k: Any, rotation: Rotation, to: Any) -> tuple[Tensor, Ten
         with torch.no_grad():
             rooms = [cut.room(x) for cut, x in zip(cuts, both, strict=True)]
             if rooms[0] is not None and rooms[1] is not None:
-                places = [rooms[0].to_local(), rooms[1].to_local()]
+                places = rooms[0].to_local(), rooms[1].to_local()
                 _rotate_parts(cuts, [x.to_local() for x in both], rotation, places)
                 return rooms[0], rooms[1]
     parts = [cut.local(x) for cut, x in zip(cuts, both, strict=True)]
@@ -120,20 +118,29 @@ def tensors_of(*values: Any) -> list[Tensor]:
     return found
 
 
-def _rotate_parts(
-    cuts: list[Cut], parts: list[Tensor], rotation: Rotation, places: list[Tensor] | None
-) -> Any:
+def places_of(
+    function: str, cuts: list[Cut], inputs: Any, whole_inputs: Any, outs: tuple[Any, ...]
+) -> tuple[Tensor, ...]:
+    """The local parts of the outputs. A plain input that is overwritten holds the whole value."""
+    names = ["out"] if len(outs) == 1 else [f"out[{i}]" for i in range(len(outs))]
+    given = zip(names, "qk", cuts, inputs, whole_inputs, outs, strict=False)
+    return tuple(
+        cut.place(function, name, own, name) if out is x else cut.place(function, at, out, name)
+        for at, name, cut, x, own, out in given
+    )
+
+
+def _rotate_parts(cuts: list[Cut], parts: list[Tensor], rotation: Rotation, places: Outs) -> Any:
     """Rotate the parts of q and k, in one call unless they are sharded in different ways."""
     if cuts[0].lies_as(cuts[1]):
         q, k = parts
         own = part_of("apply_rotary_qk", cuts[0], rotation, cuts[1])
         if places is None:
-            return plain.apply_rotary_qk(q, k, own, False)
-        to: Any = (places[0] is q and places[1] is k) or tuple(places)
-        rotated = backend.door.apply_rotary_qk(q, k, *own, to)
+            return plain.apply_rotary_qk(q, k, own, None)
+        rotated = backend.door.apply_rotary_qk(q, k, *own, to_of(places, (q, k)))
         if rotated is not NotImplemented:
             return rotated
-        return plain.apply_rotary_qk(q, k, own, to)
+        return plain.apply_rotary_qk(q, k, own, places)
     return tuple(
         plain.apply_rotary(
             parts[i], part_of("apply_rotary", cuts[i], one), None if places is None else places[i]
