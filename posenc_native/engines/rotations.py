@@ -4,9 +4,10 @@
       └────► run: a Rotary ──► q or k alone ──► pairs ─┬─► arrays ──► native | plain
                                                        └─► tensors ──► operators | plain | parts
 
-Every function comes here with the same `Call`: inputs, the record of the rotation as the caller
-wrote it, perhaps a norm and a cache. The options of a `Rotary`, defaults, pairs of options and
-suggestions for wrong calls are handled here, once for all engines.
+Every function comes here with the same `Call`: the record of its verb (verbs.py), which names what
+runs it; inputs; the rotation as the caller wrote it; perhaps a norm and a cache. The options of a
+`Rotary`, defaults, pairs of options and suggestions for wrong calls are handled here, once for all
+engines.
 """
 
 from __future__ import annotations
@@ -36,17 +37,18 @@ from posenc_native.core.calls.pairs import (
 from posenc_native.core.calls.rotation import Rotation, by_tables
 from posenc_native.core.calls.suggestions.hints import hint_at
 
-from . import backend, late
+from . import late
+from .verbs import APPLY_ROTARY, Outs, RotaryVerb
 
 
 class Call(NamedTuple):
     """A call of a rotary function, with its arguments grouped."""
 
-    function: str
+    verb: RotaryVerb
     inputs: tuple[Any, ...]  # x; q and k; or q, k and v for an append
     rotation: Rotation  # None for options that were not given
     # None for new memory, or a place for each result, which may be the input itself.
-    outs: tuple[Any, ...] | None
+    outs: Outs
     compute: tuple[str | None, ...] = ()  # of a norm; None stands for that of tables, or float32
     norm: tuple[Any, ...] = ()  # a Norm, if there is one
     cache: tuple[Any, ...] = ()  # the fields of a Cache, for an append
@@ -63,14 +65,14 @@ class Call(NamedTuple):
 # tuple. It has this meaning nowhere else.
 
 
-def outs_of(to: Any, *inputs: Any) -> tuple[Any, ...] | None:
+def outs_of(to: Any, *inputs: Any) -> Outs:
     """The places of the results, from the `to` of a call of the fast path."""
     if type(to) is tuple:
         return to
     return inputs if to else None
 
 
-def to_of(outs: tuple[Any, ...] | None, inputs: tuple[Any, ...]) -> Any:
+def to_of(outs: Outs, inputs: tuple[Any, ...]) -> Any:
     """The argument for memory of the fast path, for results at these places."""
     if len(inputs) == 1:
         return None if outs is None else outs[0]
@@ -79,11 +81,12 @@ def to_of(outs: tuple[Any, ...] | None, inputs: tuple[Any, ...]) -> Any:
 
 def run(call: Call, contiguous: bool = False) -> Any:
     """The results of a call from the engine for its inputs; contiguous: copy inputs to C order."""
-    function, inputs, rotation, outs, *of_norm = call  # one by one: _replace takes a microsecond
+    verb, inputs, rotation, outs, *of_norm = call  # one by one: _replace takes a microsecond
+    function = verb.name
     try:
         rope = description_in(rotation.inv_freq)
         if rope is not None:
-            rotation = _described(function, inputs, rotation, rope)
+            rotation = _described(verb, inputs, rotation, rope)
         elif by_tables(rotation):
             _check_none_beside_tables(function, rotation, call.compute)
         rotation = _with_defaults(rotation)
@@ -91,40 +94,30 @@ def run(call: Call, contiguous: bool = False) -> Any:
             inputs = _in_order(function, inputs, outs)
         elif rope is not None:
             compute, norm, cache = of_norm
-            results = getattr(backend.door, function)(
-                *inputs, *rotation, *compute, *norm, *cache, to_of(outs, inputs)
-            )
+            results = verb.door(*inputs, *rotation, *compute, *norm, *cache, to_of(outs, inputs))
             if results is not NotImplemented:
                 return results
         if len(inputs) > 1 and (inputs[0] is None or inputs[1] is None):
             alone = _normed_alone if call.norm else _alone
-            return alone(Call(function, inputs, rotation, outs, *of_norm))
+            return alone(Call(verb, inputs, rotation, outs, *of_norm))
         # len: torch.compile cannot follow bool of a named tuple (torch 2.11).
         rotation = _of_each(function, inputs, rotation, len(call.norm) > 0)
-        operations = late.operations_on(inputs[0])
-        if operations is not None and len(call.norm) > 0:
-            compute = rotation.inv_freq.compute if by_tables(rotation) else call.compute[0]
-            return operations.norm_rotary(
-                function, inputs, rotation, compute or "float32", call.norm, call.cache, outs
-            )
-        if operations is not None:
-            out = outs if outs is None or len(inputs) > 1 else outs[0]
-            return getattr(operations, function)(*inputs, rotation, out)
-        converted = _as_arrays(Call(function, inputs, rotation, outs, *of_norm))
+        if late.operations_on(inputs[0]) is not None:
+            return verb.tensors(inputs, rotation, outs, *of_norm)
+        converted = _as_arrays(Call(verb, inputs, rotation, outs, *of_norm))
         rotation = converted.rotation
-        results = getattr(backend.implementation, function)(*converted.arguments())
+        results = verb.arrays(*converted.arguments())
         if outs is None:
             return results
         return outs if len(inputs) > 1 else outs[0]
     except (ValueError, TypeError) as error:
-        names = ("x",) if len(inputs) == 1 else ("q", "k")
-        operands = {name: x for name, x in zip(names, inputs, strict=False) if x is not None}
-        cache = Cache(*call.cache) if call.cache else None
+        operands = {n: x for n, x in zip(verb.rotated, inputs, strict=False) if x is not None}
+        given = Cache(*call.cache) if call.cache else None
         asked = call.rotation
         if arguments.is_count(asked.positions) or type(asked.positions) is list:
             # An int was expanded along an axis that may be the wrong one; a list became an array.
             rotation = rotation._replace(positions=asked.positions)
-        hint_at(error, _with_defaults(rotation), cache, **operands)
+        hint_at(error, _with_defaults(rotation), given, **operands)
         raise
 
 
@@ -165,12 +158,13 @@ def _shown(value: Any) -> str:
     return repr(value) if shape is None else f"{type(value).__name__} {list(shape)}"
 
 
-def _described(function: str, inputs: tuple[Any, ...], rotation: Rotation, rope: Any) -> Rotation:
+def _described(
+    verb: RotaryVerb, inputs: tuple[Any, ...], rotation: Rotation, rope: Any
+) -> Rotation:
     """The rotation with all options of the description that was given in place of frequencies."""
-    check_none_beside(function, rope, {name: getattr(rotation, name) for name in DESCRIBED})
-    names = ("x",) if len(inputs) == 1 else ("q", "k")
-    for name, x in zip(names, inputs, strict=False):
-        rope._check_width(function, name, x)
+    check_none_beside(verb.name, rope, {name: getattr(rotation, name) for name in DESCRIBED})
+    for name, x in zip(verb.rotated, inputs, strict=False):
+        rope._check_width(verb.name, name, x)
     x = first_given(inputs)
     inv_freq, axis_map = rope._of(x)
     # Learned frequencies stay the parameter, so that gradients reach it. The array of a description
@@ -218,7 +212,8 @@ def _of_each(function: str, inputs: tuple[Any, ...], rotation: Any, normed: bool
 
 def _alone(call: Call) -> tuple[Any, Any]:
     """Rotate q or k while the other is None; errors refer to the call for both."""
-    function, inputs, rotation, outs = call[:4]
+    verb, inputs, rotation, outs = call[:4]
+    function = verb.name
     missing = missing_one(*inputs)
     if missing is None:
         arguments.wrong_type(function, "q", "q, k or both", "None for both")
@@ -228,7 +223,7 @@ def _alone(call: Call) -> tuple[Any, Any]:
         rotation = rotation._replace(inv_freq=rotation.inv_freq.of_one(i))
     start = k_start if i == 1 and k_start >= 0 else start
     rotation = rotation._replace(rotary_start=start, positions=of_pair(rotation.positions, i))
-    one = Call("apply_rotary", inputs[i : i + 1], rotation, outs and outs[i : i + 1])
+    one = Call(APPLY_ROTARY, inputs[i : i + 1], rotation, outs and outs[i : i + 1])
     try:
         result = run(one)
     except (ValueError, TypeError) as error:
@@ -242,7 +237,7 @@ def _alone(call: Call) -> tuple[Any, Any]:
 
 def _normed_alone(call: Call) -> tuple[Any, ...]:
     """A call with a norm or a cache, without q or k: the missing one is an input without heads."""
-    function = call.function
+    function = call.verb.name
     i = missing_one(*call.inputs[:2])
     if i is None or (i == 1 and call.cache):
         argument, expected = ("k", "keys to write") if call.cache else ("q", "q, k or both")
@@ -299,7 +294,8 @@ def _no_heads(function: str, name: str, x: Any, layout: Any) -> Any:
 
 
 def _as_arrays(call: Call) -> Call:
-    function, inputs, rotation, outs = call[:4]
+    verb, inputs, rotation, outs = call[:4]
+    function = verb.name
     overwrites = in_place(outs, inputs)
     if len(inputs) == 1:
         inputs = (arguments.as_operand(function, "x", inputs[0]),)
@@ -333,7 +329,7 @@ def _as_arrays(call: Call) -> Call:
     elif outs is not None:
         names = ["out"] if len(outs) == 1 else [f"out[{i}]" for i in range(len(outs))]
         outs = tuple(_writable(function, *one) for one in zip(names, outs, strict=True))
-    return Call(function, inputs, rotation._replace(**changes), outs, call.compute, norm, cache)
+    return Call(verb, inputs, rotation._replace(**changes), outs, call.compute, norm, cache)
 
 
 def _writable(function: str, name: str, out: Any) -> Any:

@@ -13,7 +13,7 @@ from posenc_native.encodings.relative.bias import add_toeplitz_bias, toeplitz_bi
 from posenc_native.encodings.relative.heads import Heads, heads_of
 from posenc_native.encodings.relative.kernels import fire_bias, kerple_diagonals, sandwich_diagonals
 from posenc_native.encodings.relative.tables import clipped_diagonals, t5_diagonals
-from posenc_native.engines.torch.sharded.taken_apart import taken_apart
+from posenc_native.engines.torch.sharded.taken_apart import sharded, taken_apart
 
 from .initial import initialize_heads, reset_layers
 from .module import Described, flag, positive_size
@@ -491,4 +491,4 @@ def _add(scores: Tensor, bias: Tensor, inplace: bool) -> Tensor:
     return scores.add_(bias) if inplace else (scores + bias).to(scores.dtype)
 
 
-_sum = taken_apart(_add, "matrices", "add_bias")
+_sum = taken_apart(_add, lambda: sharded().matrices.add_bias)

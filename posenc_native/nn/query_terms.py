@@ -16,7 +16,7 @@ from posenc_native.encodings.relative.entries import signed_integer
 from posenc_native.encodings.relative.lookup import relative_gather, relative_scatter
 from posenc_native.encodings.sinusoids.tables import sinusoidal
 from posenc_native.engines.following import tracing
-from posenc_native.engines.torch.sharded.taken_apart import beside, taken_apart
+from posenc_native.engines.torch.sharded.taken_apart import beside, sharded, taken_apart
 
 from .initial import initialize, reset_layers
 from .module import Described, flag, positive_size
@@ -25,7 +25,7 @@ from .placement import device_of, local_heads, local_network
 if TYPE_CHECKING:
     from posenc_native.core.calls.kinds import Device, SinusoidalLayout
 
-_product = taken_apart(torch.matmul, "matrices", "matmul")
+_product = taken_apart(torch.matmul, lambda: sharded().matrices.matmul)
 
 
 class RelativePositionalEncoding(Described):

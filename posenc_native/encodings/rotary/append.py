@@ -30,6 +30,7 @@ from posenc_native.core.calls.suggestions.vocabulary import (
 )
 from posenc_native.engines import backend
 from posenc_native.engines.rotations import Call, outs_of, run
+from posenc_native.engines.verbs import ROTARY_APPEND
 
 from .norm import ALIKE
 
@@ -134,7 +135,7 @@ def rotary_append(
         refuse_missing(rotary_append, q, k, v, positions, inv_freq, keys, values, slots)
         rotation = Rotation(positions, inv_freq, layout, pairing, rotary_start, axis_map, scale)
         places = outs_of(to, q, k) if return_k else outs_of(to, q)
-        call = Call("rotary_append", (q, k, v), rotation, places, (compute,), Norm(*given), cache)
+        call = Call(ROTARY_APPEND, (q, k, v), rotation, places, (compute,), Norm(*given), cache)
         results = run(call)
     return results if return_k else results[0]
 

@@ -29,6 +29,7 @@ from posenc_native.core.calls.suggestions.vocabulary import (
 )
 from posenc_native.engines import backend
 from posenc_native.engines.rotations import Call, outs_of, run
+from posenc_native.engines.verbs import APPLY_ROTARY, APPLY_ROTARY_QK
 
 if TYPE_CHECKING:
     import torch
@@ -152,7 +153,7 @@ def apply_rotary(
         positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse,
         out_pairing=out_pairing,
     )  # fmt: skip
-    return run(Call("apply_rotary", (x,), rotation, None if out is None else (out,)), contiguous)
+    return run(Call(APPLY_ROTARY, (x,), rotation, None if out is None else (out,)), contiguous)
 
 
 @overload
@@ -245,5 +246,5 @@ def apply_rotary_qk(
         positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse,
         out_pairing=out_pairing,
     )  # fmt: skip
-    call = Call("apply_rotary_qk", (q, k), rotation, outs_of(to, q, k))
+    call = Call(APPLY_ROTARY_QK, (q, k), rotation, outs_of(to, q, k))
     return run(call, contiguous)  # type: ignore[no-any-return]

@@ -33,6 +33,7 @@ from posenc_native.core.calls.suggestions.vocabulary import (
 )
 from posenc_native.engines import backend
 from posenc_native.engines.rotations import Call, outs_of, run
+from posenc_native.engines.verbs import NORM_ROTARY_QK
 
 if TYPE_CHECKING:
     import torch
@@ -165,7 +166,7 @@ def norm_rotary_qk(
     refuse_missing(norm_rotary_qk, q, k, positions, inv_freq)
     rotation = Rotation(positions, inv_freq, layout, pairing, rotary_start, axis_map, scale)
     norm = Norm(q_weight, k_weight, True, eps, norm_over, weight_offset, norm_first)
-    call = Call("norm_rotary_qk", (q, k), rotation, outs_of(to, q, k), (compute,), norm)
+    call = Call(NORM_ROTARY_QK, (q, k), rotation, outs_of(to, q, k), (compute,), norm)
     return run(call)  # type: ignore[no-any-return]
 
 

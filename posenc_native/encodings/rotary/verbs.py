@@ -20,6 +20,7 @@ from posenc_native.encodings.rotary.append import rotary_append
 from posenc_native.encodings.rotary.norm import norm_rotary_qk
 from posenc_native.engines import backend, late
 from posenc_native.engines.rotations import Call, outs_of, run
+from posenc_native.engines.verbs import APPLY_ROTARY, APPLY_ROTARY_QK
 
 if TYPE_CHECKING:
     import torch
@@ -145,7 +146,7 @@ class Verbs:
         if k is MISSING:
             refuse(Verbs.__call__, self, q, k)
         rotation = self._rotation(positions, layout, inverse)
-        call = Call("apply_rotary_qk", (q, k), rotation, outs_of(inplace, q, k))
+        call = Call(APPLY_ROTARY_QK, (q, k), rotation, outs_of(inplace, q, k))
         return run(call, contiguous)  # type: ignore[no-any-return]
 
     @overload
@@ -167,9 +168,7 @@ class Verbs:
     ) -> Any:
         """Rotate one array or tensor: `apply_rotary` with this description."""
         rotation = self._rotation(positions, layout, inverse)
-        return run(
-            Call("apply_rotary", (x,), rotation, None if out is None else (out,)), contiguous
-        )
+        return run(Call(APPLY_ROTARY, (x,), rotation, None if out is None else (out,)), contiguous)
 
     @overload
     def norm(self, q: TensorLike, k: TensorLike, positions: Numbers | None = ...,

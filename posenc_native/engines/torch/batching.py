@@ -6,70 +6,68 @@ The relative operators have no rule: under torch.func plain operations compute t
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from posenc_native.core.calls.rotation import flat, from_flat, schema
+from posenc_native.engines.verbs import RotaryVerb
 
 from .library import ops
 
 
-def register() -> None:
-    """Register the rules with torch, once, after the library of the operators is loaded."""
-
-    def vmap(name: str) -> Any:
-        return torch.library.register_vmap(f"posenc_native::{name}")
-
-    @vmap("sinusoidal")
-    def _(info, in_dims, positions, *rest):  # type: ignore[no-untyped-def]
-        return ops.sinusoidal(positions.movedim(in_dims[0], 0), *rest), 0
-
-    @vmap("rotary_tables")
-    def _(info, in_dims, positions, inv_freq, axis_map, scale, dtype):  # type: ignore[no-untyped-def]
-        _only_batched("rotary_tables", in_dims, 0)
-        positions = positions.movedim(in_dims[0], 0 if axis_map is None else 1)
-        return ops.rotary_tables(positions, inv_freq, axis_map, scale, dtype), (0, 0)
-
-    @vmap("add_sinusoidal")
-    def _(info, in_dims, x, positions, *rest):  # type: ignore[no-untyped-def]
-        x = _batch_first(x, in_dims[0], info.batch_size)
-        if positions is not None and in_dims[1] is not None:
-            positions = positions.movedim(in_dims[1], 0)
-            shape = (info.batch_size, *(1,) * (x.ndim - 1 - positions.ndim), *positions.shape[1:])
-            positions = positions.reshape(shape).expand(x.shape[:-1])
-        elif positions is not None and positions.ndim > 1:
-            positions = positions.expand(x.shape[:-1])
-        return ops.add_sinusoidal(x, positions, *rest), 0
-
-    for inputs, name in ((1, "rotary"), (2, "rotary_qk")):
-        vmap(name)(partial(_batched_rotation, name, inputs, False))
-        by_tables = f"{name}_from_tables"
-        vmap(by_tables)(partial(_batched_rotation, by_tables, inputs, True))
+def register(operator: str, rule: Callable[..., Any]) -> None:
+    """Register a rule with torch, once, after the library of the operators is loaded."""
+    torch.library.register_vmap(f"posenc_native::{operator}")(rule)
 
 
-def _batched_rotation(
+def sinusoidal(info: Any, in_dims: Any, positions: Tensor, *rest: Any) -> tuple[Tensor, int]:
+    """Positions."""
+    return ops.sinusoidal(positions.movedim(in_dims[0], 0), *rest), 0
+
+
+def rotary_tables(
+    info: Any, in_dims: Any, positions: Tensor, inv_freq: Tensor, axis_map: Any, *rest: Any
+) -> Any:
+    """Positions; frequencies are the same for all."""
+    _only_batched("rotary_tables", in_dims, 0)
+    positions = positions.movedim(in_dims[0], 0 if axis_map is None else 1)
+    return ops.rotary_tables(positions, inv_freq, axis_map, *rest), (0, 0)
+
+
+def add_sinusoidal(info: Any, in_dims: Any, x: Tensor, positions: Any, *rest: Any) -> Any:
+    """x, and positions."""
+    x = _batch_first(x, in_dims[0], info.batch_size)
+    if positions is not None and in_dims[1] is not None:
+        positions = positions.movedim(in_dims[1], 0)
+        shape = (info.batch_size, *(1,) * (x.ndim - 1 - positions.ndim), *positions.shape[1:])
+        positions = positions.reshape(shape).expand(x.shape[:-1])
+    elif positions is not None and positions.ndim > 1:
+        positions = positions.expand(x.shape[:-1])
+    return ops.add_sinusoidal(x, positions, *rest), 0
+
+
+def rotation(
     name: str,
-    inputs: int,
+    verb: RotaryVerb,
     tables: bool,
     info: Any,
     in_dims: tuple[Any, ...],
     *args: Any,
 ) -> tuple[Any, Any]:
     """A rotation of x, or of q and k; options that a call omits have their defaults."""
-    names = schema(tables)
-    rotation = dict(zip(names, flat(from_flat(args[inputs:], tables)), strict=True))
+    names, inputs = schema(tables), len(verb.rotated)
+    given = dict(zip(names, flat(from_flat(args[inputs:], tables)), strict=True))
     folded = [
-        _fold_batch(x, dim, rotation["layout"], info.batch_size)
+        _fold_batch(x, dim, given["layout"], info.batch_size)
         for x, dim in zip(args[:inputs], in_dims, strict=False)
     ]
     layout = folded[0][1]
 
     def tokens(option: str, before: int = 0, after: int = 0, by_head: bool = False) -> Any:
         """An option with values per token, for the folded batch."""
-        values: Any = rotation[option]
+        values: Any = given[option]
         if values is None:
             return None
         x = folded[option.startswith("k_")][0]
@@ -77,27 +75,27 @@ def _batched_rotation(
         dim = in_dims[inputs + names.index(option)]
         # Per head: [b, h, s, P], or [h, s, P] if the example has no batch.
         rank = values.ndim - (dim is not None)
-        batched = "b" in rotation["layout"]
+        batched = "b" in given["layout"]
         if by_head and rank == before + batched + 3:
             after += 1
             if not batched and dim is None:
                 values = values.unsqueeze(before)
         return _fold_tokens(values, dim, info.batch_size, batch, before, after)
 
-    by_axis = rotation["axis_map"] is not None
+    by_axis = given["axis_map"] is not None
     if not tables:
         by_token: tuple[str, ...] = ("positions", "k_positions")
-        by_axis = by_axis or rotation["inv_freq"].ndim == 3
+        by_axis = by_axis or given["inv_freq"].ndim == 3
         axes: dict[str, Any] = {"before": int(by_axis)}
-    elif rotation["rows"] is not None:
+    elif given["rows"] is not None:
         by_token, axes = ("rows", "k_rows"), {}
     else:
         by_token = ("cos", "sin", "k_cos", "k_sin")
-        axes = {"before": int(by_axis), "after": 1, "by_head": "h" in rotation["layout"]}
+        axes = {"before": int(by_axis), "after": 1, "by_head": "h" in given["layout"]}
     fields = [inputs + names.index(option) for option in by_token]
     _only_batched(name, in_dims, *range(inputs), *fields)
     folded_options: dict[str, Any] = {option: tokens(option, **axes) for option in by_token}
-    options = {**rotation, "layout": layout, **folded_options}
+    options = {**given, "layout": layout, **folded_options}
     results = getattr(ops, name)(*(x for x, _, _ in folded), *options.values())
     if inputs == 1:
         return folded[0][2](results), 0

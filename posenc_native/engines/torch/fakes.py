@@ -5,6 +5,7 @@ torch.compile, torch.export and the meta device need them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,35 +14,79 @@ from torch import Tensor
 from posenc_native.core.calls.caches import Cache
 from posenc_native.core.calls.norms import Norm
 from posenc_native.core.calls.rotation import Rotation
+from posenc_native.engines.verbs import NORM_ROTARY_QK
 
 
-def register() -> None:
-    """Register the fakes of all operators with torch, once, after their library is loaded."""
+def register(operator: str, forms: tuple[str, ...], new: Callable[..., Any]) -> None:
+    """Register the fakes of an operator: its new results, and none of its other forms."""
+    for form in forms:
+        _fake(operator + form)(_nothing if form else new)
 
-    def fake(name: str) -> Any:
-        return torch.library.register_fake(f"posenc_native::{name}")
 
-    @fake("sinusoidal")
-    def _(positions, dim, base, layout, shift, scale, dtype):  # type: ignore[no-untyped-def]
-        return positions.new_empty((*positions.shape, dim), dtype=dtype)
+def _fake(name: str) -> Any:
+    return torch.library.register_fake(f"posenc_native::{name}")
 
-    @fake("rotary_tables")
-    def _(positions, inv_freq, axis_map, scale, dtype):  # type: ignore[no-untyped-def]
-        rows = positions.shape if axis_map is None else positions.shape[1:]
-        shape = (*rows, inv_freq.shape[0])
-        return positions.new_empty(shape, dtype=dtype), positions.new_empty(shape, dtype=dtype)
 
-    for name in ("rotary_qk", "rotary_qk_from_tables"):
-        fake(name)(lambda q, k, *options: (torch.empty_like(q), torch.empty_like(k)))
-    for name in ("add_sinusoidal", "rotary", "rotary_from_tables", "add_toeplitz_bias"):
-        fake(name)(lambda x, *options: torch.empty_like(x))
+def _nothing(*args: Any, **outs: Any) -> None:
+    pass
 
-    for suffix in ("", "_from_tables"):
-        fake(f"norm_rotary_qk{suffix}")(
-            lambda q, k, *options: (torch.empty_like(q), torch.empty_like(k))
-        )
-        fake(f"norm_rotary_qk{suffix}_backward")(_norm_gradients)
-        fake(f"rotary_append{suffix}")(_appended)
+
+def like_x(x: Tensor, *options: Any) -> Tensor:
+    """A result like the first input."""
+    return torch.empty_like(x)
+
+
+def like_q_and_k(q: Tensor, k: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
+    """Results like the first two inputs."""
+    return torch.empty_like(q), torch.empty_like(k)
+
+
+def appended(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
+    """q, and k if it is returned."""
+    return_k = Cache(*options[-len(Cache._fields) :]).return_k
+    return torch.empty_like(q), torch.empty_like(k) if return_k else k.new_empty(0)
+
+
+def sinusoidal(
+    positions: Tensor, dim: int, base: float, layout: str, shift: float, scale: float, dtype: Any
+) -> Tensor:
+    """A table."""
+    return positions.new_empty((*positions.shape, dim), dtype=dtype)
+
+
+def rotary_tables(
+    positions: Tensor, inv_freq: Tensor, axis_map: Tensor | None, scale: float, dtype: Any
+) -> tuple[Tensor, Tensor]:
+    """cos and sin."""
+    rows = positions.shape if axis_map is None else positions.shape[1:]
+    shape = (*rows, inv_freq.shape[0])
+    return positions.new_empty(shape, dtype=dtype), positions.new_empty(shape, dtype=dtype)
+
+
+def toeplitz_bias(diagonals: Tensor, shape: Any, dtype: Any, *grid: Any) -> Tensor:
+    """A bias."""
+    return diagonals.new_empty(shape, dtype=dtype)
+
+
+def of_last_axis(x: Tensor, *options: Any) -> Tensor:
+    """A result with another last axis, whose length is the last argument."""
+    return x.new_empty((*x.shape[:-1], options[-1]))
+
+
+def diagonal_sums(
+    grad: Tensor, keep: int, q_len: Any, k_len: Any, entries: Any, start: Any, q_offset: Any
+) -> Tensor:
+    """Sums along diagonals."""
+    lengths = zip(q_len or grad.shape[-2:-1], k_len or grad.shape[-1:], strict=True)
+    counts = entries or [torch.sym_max(q + k - 1, 0) for q, k in lengths]
+    dtype = torch.float64 if grad.dtype == torch.float64 else torch.float32
+    shape = (*grad.shape[grad.ndim - 2 - keep : -2], *counts)
+    return grad.new_empty(shape, dtype=dtype)
+
+
+def register_others() -> None:
+    """Register the fakes of operators without a verb here: gradients, turns, phases and steps."""
+    fake = _fake
 
     @fake("rotary_backward")
     def _(grad, x, *options, of_positions):  # type: ignore[no-untyped-def]
@@ -52,31 +97,8 @@ def register() -> None:
         of_angles = _angle_gradients(q, Rotation(*options), of_positions)
         return torch.empty_like(q), torch.empty_like(k), *of_angles
 
-    for name in ("sinusoidal_out", "add_sinusoidal_out", "add_sinusoidal_", "rotary_out", "rotary_",
-                 "rotary_qk_out", "rotary_qk_", "rotary_from_tables_out", "rotary_from_tables_",
-                 "rotary_qk_from_tables_out", "rotary_qk_from_tables_", "toeplitz_bias_out",
-                 "add_toeplitz_bias_", "add_toeplitz_bias_out", "relative_gather_out",
-                 "relative_scatter_out", "norm_rotary_qk_", "norm_rotary_qk_from_tables_",
-                 "norm_rotary_qk_out", "norm_rotary_qk_from_tables_out", "rotary_append_",
-                 "rotary_append_from_tables_", "rotary_append_out",
-                 "rotary_append_from_tables_out"):  # fmt: skip
-        fake(name)(lambda *args, **kwargs: None)
-
-    @fake("toeplitz_bias")
-    def _(diagonals, shape, dtype, *grid):  # type: ignore[no-untyped-def]
-        return diagonals.new_empty(shape, dtype=dtype)
-
-    # The last argument of both is the length of the last axis of the result.
-    for name in ("relative_gather", "relative_scatter"):
-        fake(name)(lambda x, *options: x.new_empty((*x.shape[:-1], options[-1])))
-
-    @fake("diagonal_sums")
-    def _(grad, keep, q_len, k_len, entries, start, q_offset):  # type: ignore[no-untyped-def]
-        lengths = zip(q_len or grad.shape[-2:-1], k_len or grad.shape[-1:], strict=True)
-        counts = entries or [torch.sym_max(q + k - 1, 0) for q, k in lengths]
-        dtype = torch.float64 if grad.dtype == torch.float64 else torch.float32
-        shape = (*grad.shape[grad.ndim - 2 - keep : -2], *counts)
-        return grad.new_empty(shape, dtype=dtype)
+    for operator in NORM_ROTARY_QK.operators:
+        fake(f"{operator}_backward")(_norm_gradients)
 
     @fake("accumulated_phases")
     def _(steps, state):  # type: ignore[no-untyped-def]
@@ -129,11 +151,6 @@ def _norm_gradients(grad_q: Tensor, grad_k: Tensor, q: Tensor, k: Tensor, *optio
     sizes = [0 if weight is None else weight.numel() for weight in weights]
     sums = [q.new_empty(size, dtype=torch.float64) for size in sizes]
     return torch.empty_like(q), torch.empty_like(k), *sums
-
-
-def _appended(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
-    return_k = Cache(*options[-len(Cache._fields) :]).return_k
-    return torch.empty_like(q), torch.empty_like(k) if return_k else k.new_empty(0)
 
 
 def _angle_gradients(x: Tensor, rotation: Rotation, of_positions: bool) -> tuple[Tensor, Tensor]:

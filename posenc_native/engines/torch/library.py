@@ -12,7 +12,7 @@ exception, which `call` raises.
 from __future__ import annotations
 
 import warnings
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -30,6 +30,21 @@ LIBRARY = backend.torch_library()
 if LIBRARY is not None:
     torch.ops.load_library(str(LIBRARY))
 ops = torch.ops.posenc_native
+
+
+class Forms(NamedTuple):
+    """The overloads of an operator; None for a form that it does not have."""
+
+    new: Any
+    in_place: Any
+    to_out: Any
+    backward: Any
+
+
+def forms_of(operator: str) -> Forms:
+    """The operator with this name, looked up once."""
+    names = (f"{operator}{form}" for form in ("", "_", "_out", "_backward"))
+    return Forms(*(getattr(getattr(ops, name, None), "default", None) for name in names))
 
 
 def relative_operators_take(x: Tensor, *others: Tensor | None) -> bool:

@@ -16,12 +16,12 @@ from posenc_native.core.calls.rotation import Rotation, by_tables, flat
 from posenc_native.core.calls.views import rounds_as_written
 from posenc_native.engines.following import angles_followed, needs_grad, transformed
 from posenc_native.engines.plain import norm_rotary as plain
+from posenc_native.engines.verbs import ROTARY_APPEND, Outs
 
 from .gradients import norm_rotary as gradients
 from .inputs import composable, from_array, of_schema, same_device
-from .library import call, operators_take, ops
+from .library import call, forms_of, operators_take
 from .results import (
-    Outs,
     check_copy,
     check_elements_apart,
     check_output,
@@ -37,8 +37,14 @@ from .small import increment_version
 from .turns import frequency_turns
 
 
-def run(
-    function: str,
+def norm_rotary_qk(
+    inputs: tuple[Any, ...], rotation: Rotation, compute: str, norm: Norm, outs: Outs
+) -> tuple[Tensor, ...]:
+    """`posenc_native.norm_rotary_qk` for tensors."""
+    return _Call("norm_rotary_qk", inputs, rotation, compute, norm).norm_rotary(outs)
+
+
+def rotary_append(
     inputs: tuple[Any, ...],
     rotation: Rotation,
     compute: str,
@@ -46,12 +52,12 @@ def run(
     cache: tuple[Any, ...],
     outs: Outs,
 ) -> tuple[Tensor, ...]:
-    """`posenc_native.norm_rotary_qk` and `rotary_append` for tensors.
+    """`posenc_native.rotary_append` for tensors; cache: the fields of a `Cache`."""
+    return _Call("rotary_append", inputs, rotation, compute, norm).append(Cache(*cache), outs)
 
-    cache: the fields of a `Cache`, or nothing.
-    """
-    call = _Call(function, inputs, rotation, compute, norm)
-    return call.append(Cache(*cache), outs) if cache else call.norm_rotary(outs)
+
+# By whether tables have the angles.
+_APPEND = {tables: forms_of(ROTARY_APPEND.operators[tables]) for tables in (False, True)}
 
 
 class _Call:
@@ -75,7 +81,6 @@ class _Call:
         )
         self.rotation = of_schema(function, read_rotation(function, q, rotation))
         self.tables = by_tables(rotation)
-        self.suffix = "_from_tables" if self.tables else ""
 
     @property
     def options(self) -> tuple[Any, ...]:
@@ -121,16 +126,16 @@ class _Call:
             )
             others = [x for name, x in tensors.items() if name not in "qk"]
             return pair_results(function, q, k, results, outs, *others)
+        operator = gradients.NORM_ROTARY[self.tables]
         if outs is not None:
-            name = f"norm_rotary_qk{self.suffix}"
+            forms = operator.bare
             if in_place(outs, self.inputs):
-                call(getattr(ops, f"{name}_").default, q, k, *self.options)
+                call(forms.in_place, q, k, *self.options)
             else:
-                operator = getattr(ops, f"{name}_out").default
-                call(operator, q, k, *self.options, out_q=outs[0], out_k=outs[1])
+                call(forms.to_out, q, k, *self.options, out_q=outs[0], out_k=outs[1])
             increment_version(outs)
             return outs
-        return gradients.NORM_ROTARY[self.tables](q, k, *self.options)  # type: ignore[no-any-return]
+        return operator(q, k, *self.options)  # type: ignore[no-any-return]
 
     def append(self, cache: Cache, outs: Outs) -> tuple[Tensor, ...]:
         """Norm and rotate q, and k if requested; write k and v to their caches."""
@@ -153,16 +158,15 @@ class _Call:
         if transformed() or not native or needs_grad(*tensors.values()):
             return self._append_plainly(cache, outs)
         options = (*self.options, *cache)
-        name = f"rotary_append{self.suffix}"
+        forms = _APPEND[self.tables]
         results: Any = outs
         if outs is None:
-            results = call(getattr(ops, name).default, q, k, v, *options)
+            results = call(forms.new, q, k, v, *options)
         elif in_place(outs, self.inputs):
-            call(getattr(ops, f"{name}_").default, q, k, v, *options)
+            call(forms.in_place, q, k, v, *options)
         else:
             out_k = outs[1] if cache.return_k else None
-            operator = getattr(ops, f"{name}_out").default
-            call(operator, q, k, v, *options, out_q=outs[0], out_k=out_k)
+            call(forms.to_out, q, k, v, *options, out_q=outs[0], out_k=out_k)
         increment_version(written)
         return results if cache.return_k else results[:1]  # type: ignore[no-any-return]
 

@@ -15,11 +15,9 @@ from posenc_native.engines.following import (
     needs_grad,
     tracing,
 )
+from posenc_native.engines.verbs import Outs
 
 from .small import increment_version
-
-# None for new tensors, or a tensor for each result, which may be the input itself.
-Outs = tuple[Any, ...] | None
 
 
 def no_output_for_gradient(function: str, *inputs: Tensor | None) -> None:

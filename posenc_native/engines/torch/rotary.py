@@ -15,6 +15,7 @@ from posenc_native.core.calls.tables import Tables
 from posenc_native.core.calls.views import PAIRINGS, rounds_as_written
 from posenc_native.engines.following import angles_followed, forward_mode, needs_grad, transformed
 from posenc_native.engines.plain import rotary as plain_rotary
+from posenc_native.engines.verbs import Outs
 
 from . import cuda
 from .gradients import angles as angle_gradients
@@ -30,7 +31,7 @@ from .inputs import (
     table_dtype,
 )
 from .library import call, operators_in_use, operators_take, ops, raise_ours
-from .results import Outs, check_output, copy_out, no_output_for_gradient, pair_results
+from .results import check_output, copy_out, no_output_for_gradient, pair_results
 from .small import increment_version
 from .turns import frequency_turns
 
@@ -316,13 +317,12 @@ def _two_tensors(
         if not operators_take(q, *outs):
             return None
         out_q, out_k = outs
-        call(getattr(ops, f"{operator.name}_out").default, q, k, *options, out_q=out_q, out_k=out_k)
+        call(operator.bare.to_out, q, k, *options, out_q=out_q, out_k=out_k)
         increment_version(outs)
         return out_q, out_k
     wants_grad = (q.requires_grad or k.requires_grad) and torch.is_grad_enabled()
     if wants_grad or transformed():
         return (operator.in_place if overwrites else operator)(q, k, *options)  # type: ignore[no-any-return]
-    functional, overwriting = operator.bare
     # Options with the schema's defaults are omitted: reading one takes torch 0.1 microseconds.
     given = 2 if rotation.layout == "bhsd" and rotation.pairing == "half" else 4
     # Tuples that hold tensors are not compared: torch.compile cannot do it (torch 2.11).
@@ -330,8 +330,8 @@ def _two_tensors(
         given = len(options) - (rotation.out_pairing == "same")
     try:
         if not overwrites:
-            return functional(q, k, *options[:given])  # type: ignore[no-any-return]
-        overwriting(q, k, *options[:given])
+            return operator.bare.new(q, k, *options[:given])  # type: ignore[no-any-return]
+        operator.bare.in_place(q, k, *options[:given])
     except RuntimeError as error:
         raise_ours(error)
     increment_version((q, k))

@@ -27,6 +27,7 @@ import torch
 from torch.autograd import forward_ad
 
 from posenc_native.engines import backend
+from posenc_native.engines.verbs import OPERATORS
 
 from .library import LIBRARY
 
@@ -72,15 +73,6 @@ _FOLLOWERS = (
 # Dispatch keys at which a call on plain CPU tensors may stop. Fallbacks for all operators need no
 # check: torch has its own there, and accepts no second one.
 _STOPS = ("CPU", "AutogradCPU", "Autograd", "ADInplaceOrView", "BackendSelect", "AutocastCPU")
-# The operators behind calls of the fast path (`door`), in the order of Operation in
-# csrc/bindings/numpy/tensors.h.
-_OPERATORS = (
-    "rotary", "rotary_qk", "norm_rotary_qk", "rotary_append",
-    "rotary_from_tables", "rotary_qk_from_tables", "norm_rotary_qk_from_tables",
-    "rotary_append_from_tables", "rotary_tables", "sinusoidal", "add_sinusoidal", "toeplitz_bias",
-    "add_toeplitz_bias", "diagonal_sums", "relative_gather", "relative_scatter",
-    "rotary_by_steps", "rotary_qk_by_steps",
-)  # fmt: skip
 
 
 def _kernels(name: str) -> tuple[tuple[str, ...], ...]:
@@ -109,7 +101,7 @@ def _reads_tensors(module: Any) -> bool:
             addresses.append(_address(libraries, name))
         except AttributeError:
             addresses.append(0)
-    kernels = tuple(_kernels(name) for name in _OPERATORS)
+    kernels = tuple(_kernels(name) for name in OPERATORS)
     return bool(
         module.use_tensors(
             torch.empty(0), torch.nn.Parameter, torch.empty_like, torch.float32,

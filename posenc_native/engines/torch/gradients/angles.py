@@ -18,7 +18,7 @@ from torch import Tensor
 from posenc_native.core.calls.rotation import Rotation, apart, of_each
 from posenc_native.engines.following import forward_mode, needs_grad, tracing
 from posenc_native.engines.plain.rotary import view_of
-from posenc_native.engines.torch.library import call, ops
+from posenc_native.engines.torch.library import call
 
 from .functions import Differentiable
 from .rotary import ROTARY, ROTARY_QK, Turn
@@ -57,9 +57,8 @@ class _Learned(Differentiable):
         positions, inv_freq, axis_map = rotation.positions, rotation.inv_freq, rotation.axis_map
         of_positions, of_frequencies = wanted[count : count + 2]
         if not (torch.is_grad_enabled() or forward_mode()):
-            operator = getattr(ops, f"{self.name}_backward")
             *turned, frequencies, points = call(
-                operator.default, *grads, *inputs, *rotation, of_positions=of_positions
+                self.bare.backward, *grads, *inputs, *rotation, of_positions=of_positions
             )
         else:  # for a second derivative in either mode
             turned = [_turned(grad, rotation.turned_back()) for grad in grads]

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from posenc_native.core.calls.arguments import wrong_value
 from posenc_native.engines.following import needs_grad, tracing
-from posenc_native.engines.torch.library import LIBRARY, call, ops
+from posenc_native.engines.torch.library import call, forms_of
 from posenc_native.engines.torch.results import check_no_leaf, written
 
 
@@ -34,15 +34,12 @@ class Differentiable:
         self.name = name
         self.inputs = inputs
         self.key = f"{type(self).__name__} {name}"
-        self.bare: Any = None  # out of place, in place; looked up once
-        if LIBRARY is not None:
-            self.bare = tuple(getattr(getattr(ops, n, None), "default", None)
-                              for n in (name, f"{name}_"))  # fmt: skip
+        self.bare = forms_of(name)
         _KNOWN[self.key] = self
 
     def forward(self, *args: Any) -> Any:
         """The results, without autograd."""
-        return call(self.bare[0], *args)
+        return call(self.bare.new, *args)
 
     def keeps(self, *args: Any) -> tuple[Any, ...]:
         """The arguments to keep for the backward, where they are `kept`."""
@@ -179,7 +176,7 @@ class _InPlace(torch.autograd.Function):
         ctx.operator, ctx.of_args, ctx.count = operator, places, len(args)
         _keep(ctx, operator.keeps(*args))
         inputs = args[: operator.inputs]
-        call(operator.bare[1], *args)
+        call(operator.bare.in_place, *args)
         ctx.mark_dirty(*inputs)
         return inputs[0] if operator.inputs == 1 else inputs
 
@@ -228,7 +225,7 @@ def one_tensor(
             wrong_value(function, "out", expected, "another tensor")
         return operator.in_place(x, *options)  # type: ignore[no-any-return]
     if out is x:
-        call(operator.bare[1], x, *options)
+        call(operator.bare.in_place, x, *options)
     else:
-        call(getattr(ops, f"{operator.name}_out").default, x, *options, out=out)
+        call(operator.bare.to_out, x, *options, out=out)
     return written(out)

@@ -22,8 +22,9 @@ from posenc_native.core.calls.norms import Norm
 from posenc_native.core.calls.rotation import from_flat, schema
 from posenc_native.engines.following import forward_mode
 from posenc_native.engines.plain import norm_rotary as plain
-from posenc_native.engines.torch.library import call, ops
+from posenc_native.engines.torch.library import call
 from posenc_native.engines.torch.turns import frequency_turns
+from posenc_native.engines.verbs import NORM_ROTARY_QK
 
 from .functions import Differentiable
 
@@ -32,7 +33,7 @@ class _NormRotary(Differentiable):
     """Norm and rotation of q and k, by positions (and compute) or by tables."""
 
     def __init__(self, tables: bool) -> None:
-        super().__init__("norm_rotary_qk_from_tables" if tables else "norm_rotary_qk", 2)
+        super().__init__(NORM_ROTARY_QK.operators[tables], 2)
         self.tables = tables
         # The indices of what follows the rotation, and of q_weight, among the options: compute is
         # one of the options of tables.
@@ -54,8 +55,7 @@ class _NormRotary(Differentiable):
         if torch.is_grad_enabled() or forward_mode():  # for a second derivative
             found = self._plain(kept, grads)
         else:
-            operator = getattr(ops, f"{self.name}_backward")
-            found = call(operator.default, *grads, *kept)
+            found = call(self.bare.backward, *grads, *kept)
         results: list[Any] = [None] * len(kept)
         for i, grad in zip((0, 1, self.at + 2, self.at + 3), found, strict=True):
             if wanted[i] and grad is not None:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from posenc_native.engines import verbs
 from posenc_native.engines.following import tracing
 from posenc_native.engines.torch.library import call, ops
 
@@ -147,8 +148,8 @@ def _by_column(index: Tensor | None, width: int) -> tuple[Tensor | None, Tensor 
     return order, torch.searchsorted(by_column, torch.arange(width + 1, device=index.device))
 
 
-TOEPLITZ_BIAS = _Toeplitz("toeplitz_bias")
-ADD_TOEPLITZ_BIAS = _AddToeplitz("add_toeplitz_bias")
-DIAGONAL_SUMS = _DiagonalSums("diagonal_sums")
-RELATIVE_GATHER = _Gather("relative_gather")
-RELATIVE_SCATTER = _Scatter("relative_scatter")
+TOEPLITZ_BIAS = _Toeplitz(verbs.TOEPLITZ_BIAS.operator)
+ADD_TOEPLITZ_BIAS = _AddToeplitz(verbs.ADD_TOEPLITZ_BIAS.operator)
+DIAGONAL_SUMS = _DiagonalSums(verbs.DIAGONAL_SUMS.operator)
+RELATIVE_GATHER = _Gather(verbs.RELATIVE_GATHER.operator)
+RELATIVE_SCATTER = _Scatter(verbs.RELATIVE_SCATTER.operator)

@@ -11,11 +11,11 @@ from typing import Any
 from torch import Tensor
 
 from posenc_native.core.calls.rotation import flat, from_flat
-from posenc_native.engines import backend
 from posenc_native.engines.following import forward_mode, needs_grad, tracing, transformed
 from posenc_native.engines.plain import rotary as plain
 from posenc_native.engines.torch.library import call
 from posenc_native.engines.torch.turns import frequency_turns
+from posenc_native.engines.verbs import APPLY_ROTARY, APPLY_ROTARY_QK, RotaryVerb
 
 from .functions import Differentiable
 
@@ -23,12 +23,11 @@ from .functions import Differentiable
 class Turn(Differentiable):
     """A rotation of x, or of q and k."""
 
-    def __init__(self, tables: bool, alone: Turn | None = None) -> None:
+    def __init__(self, verb: RotaryVerb, tables: bool, alone: Turn | None = None) -> None:
         """tables: angles come from tables; alone: for q and k, the rotation of one tensor."""
-        name = "rotary" if alone is None else "rotary_qk"
-        super().__init__(f"{name}_from_tables" if tables else name, 1 if alone is None else 2)
+        super().__init__(verb.operators[tables], len(verb.rotated))
+        self.verb = verb
         self.tables = tables
-        self.function = f"apply_{name}"
         self.alone = alone
 
     def __call__(self, *args: Any) -> Any:
@@ -38,7 +37,7 @@ class Turn(Differentiable):
             return (self.followed if needs_grad(*inputs) else self.forward)(*args)
         if forward_mode():
             rotation = from_flat(args[self.inputs :], self.tables)
-            results = plain.apply_rotary(self.function, inputs, rotation, frequency_turns)
+            results = plain.apply_rotary(self.verb.name, inputs, rotation, frequency_turns)
             return results[0] if self.alone is None else results
         return self.followed(*args)
 
@@ -54,8 +53,8 @@ class Turn(Differentiable):
         """The results without autograd; a small call bypasses torch's dispatcher."""
         options = from_flat(args[self.inputs :], True) if self.tables else args[self.inputs :]
         to = None if self.alone is None else False
-        rotated = getattr(backend.door, self.function)(*args[: self.inputs], *options, to)
-        return call(self.bare[0], *args) if rotated is NotImplemented else rotated
+        rotated = self.verb.door(*args[: self.inputs], *options, to)
+        return call(self.bare.new, *args) if rotated is NotImplemented else rotated
 
     def backward(self, kept: list[Any], wanted: Sequence[bool], *grads: Tensor) -> Any:
         """The gradients, rotated back."""
@@ -64,5 +63,5 @@ class Turn(Differentiable):
 
 
 # By whether tables have the angles.
-ROTARY = {tables: Turn(tables) for tables in (False, True)}
-ROTARY_QK = {tables: Turn(tables, alone) for tables, alone in ROTARY.items()}
+ROTARY = {tables: Turn(APPLY_ROTARY, tables) for tables in (False, True)}
+ROTARY_QK = {tables: Turn(APPLY_ROTARY_QK, tables, alone) for tables, alone in ROTARY.items()}

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from posenc_native.engines import verbs
 from posenc_native.engines.following import needs_function, needs_grad
 from posenc_native.engines.plain.sinusoids import sinusoidal_rates
 
@@ -51,8 +52,8 @@ class _AddSinusoidal(Differentiable):
         return x, by_position
 
 
-SINUSOIDAL = _Sinusoidal("sinusoidal")
-ADD_SINUSOIDAL = _AddSinusoidal("add_sinusoidal")
+SINUSOIDAL = _Sinusoidal(verbs.SINUSOIDAL.operator)
+ADD_SINUSOIDAL = _AddSinusoidal(verbs.ADD_SINUSOIDAL.operator)
 
 
 def _position_gradient(

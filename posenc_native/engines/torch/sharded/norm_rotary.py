@@ -21,17 +21,24 @@ from posenc_native.core.calls.rotation import by_tables
 from posenc_native.engines import backend
 from posenc_native.engines.following import needs_grad
 from posenc_native.engines.rotations import to_of
+from posenc_native.engines.torch import norm_rotary as plain
 from posenc_native.engines.torch.inputs import integer_tensor
-from posenc_native.engines.torch.norm_rotary import run as plain_run
-from posenc_native.engines.torch.results import Outs, no_gradient_of, no_output_for_gradient
+from posenc_native.engines.torch.results import no_gradient_of, no_output_for_gradient
+from posenc_native.engines.verbs import NORM_ROTARY_QK, ROTARY_APPEND, Outs, RotaryVerb
 
 from .cut import Cut, mesh_of, overwritten, shown, whole
 from .errors import NotThePart
 from .rotary import cut_of, part_of, places_of, tensors_of, token_names
 
 
-def norm_rotary(
-    function: str,
+def norm_rotary_qk(
+    inputs: tuple[Any, ...], rotation: Any, compute: str, norm: Norm, outs: Outs
+) -> tuple[Tensor, ...]:
+    """`norm_rotary_qk`."""
+    return _run(NORM_ROTARY_QK, inputs, rotation, compute, norm, (), outs)
+
+
+def rotary_append(
     inputs: tuple[Any, ...],
     rotation: Any,
     compute: str,
@@ -39,7 +46,20 @@ def norm_rotary(
     cache: tuple[Any, ...],
     outs: Outs,
 ) -> tuple[Tensor, ...]:
-    """`norm_rotary_qk` and `rotary_append`."""
+    """`rotary_append`."""
+    return _run(ROTARY_APPEND, inputs, rotation, compute, norm, cache, outs)
+
+
+def _run(
+    verb: RotaryVerb,
+    inputs: tuple[Any, ...],
+    rotation: Any,
+    compute: str,
+    norm: Norm,
+    cache: tuple[Any, ...],
+    outs: Outs,
+) -> tuple[Tensor, ...]:
+    function = verb.name
     mesh = mesh_of((inputs, rotation, norm, cache, outs))
     whole_inputs = tuple(whole(x, mesh) for x in inputs)
     read = tensors_of(inputs, rotation, norm)
@@ -117,7 +137,7 @@ class _Call:
         places: Outs,
     ) -> tuple[Tensor, ...]:
         own = part_of(self.function, self.cuts[there[0]], self.rotation)
-        return _of_parts(self.function, pair, own, compute, self.norm_of(*there), (), places)
+        return _of_parts(pair, own, compute, self.norm_of(*there), (), places)
 
     def norm_of(self, *there: int) -> Norm:
         """The norm with the weights of those of q (0) and k (1) that are `there`."""
@@ -176,15 +196,12 @@ class _Append(_Call):
         slots = integer_tensor(self.function, "slots", self.cache.slots, of_k.device)
         own = self.cache._replace(slots=of_k.part(slots, token_names(of_k, slots, 0)))
         rotation = part_of(self.function, self.cuts[0], self.rotation)
-        results = _of_parts(
-            self.function, parts, rotation, compute, self.norm_of(0, 1), tuple(own), places
-        )
+        results = _of_parts(parts, rotation, compute, self.norm_of(0, 1), tuple(own), places)
         overwritten(self.given.keys, self.given.values)
         return results
 
 
 def _of_parts(
-    function: str,
     inputs: tuple[Tensor, ...],
     rotation: Any,
     compute: str,
@@ -193,11 +210,16 @@ def _of_parts(
     outs: Outs,
 ) -> tuple[Tensor, ...]:
     computed = None if by_tables(rotation) else compute
-    door: Any = getattr(backend.door, function)
-    results = door(*inputs, *rotation, computed, *norm, *cache, to_of(outs, inputs))
+    memory = to_of(outs, inputs)
+    if not cache:
+        results = backend.door.norm_rotary_qk(*inputs, *rotation, computed, *norm, memory)
+    else:
+        results = backend.door.rotary_append(*inputs, *rotation, computed, *norm, *cache, memory)
     if results is not NotImplemented:
         return results  # type: ignore[no-any-return]
-    return plain_run(function, inputs, rotation, compute, norm, cache, outs)
+    if not cache:
+        return plain.norm_rotary_qk(inputs, rotation, compute, norm, outs)
+    return plain.rotary_append(inputs, rotation, compute, norm, cache, outs)
 
 
 def _weight(weight: Any, cut: Cut) -> Any:

@@ -20,7 +20,8 @@ from posenc_native.engines.torch.inputs import (
     integer_tensor,
     position_tensor,
 )
-from posenc_native.engines.torch.results import Outs, no_output_for_gradient
+from posenc_native.engines.torch.results import no_output_for_gradient
+from posenc_native.engines.verbs import Outs
 
 from .cut import Cut, Names, mesh_of, overwritten, result_like, whole
 from .errors import NotThePart

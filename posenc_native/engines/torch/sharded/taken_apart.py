@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,17 +15,21 @@ from .errors import check_whole, error_of_the_whole
 _PLAIN = frozenset({Tensor, type(None), int, float, bool, str, torch.dtype})
 
 
-def taken_apart(operation: Callable[..., Any], family: str, rule: str) -> Callable[..., Any]:
-    """The operation, extended to DTensors: <family>.py has the rule, with the same arguments."""
+def taken_apart(
+    operation: Callable[..., Any], parts: Callable[[], Callable[..., Any]], tuples: bool = False
+) -> Callable[..., Any]:
+    """The operation, extended to DTensors.
 
-    # Only rotations and norms have tensors in tuples.
-    plain = _PLAIN if family in ("rotary", "norm_rotary") else _PLAIN | {tuple}
+    parts: returns the rule, a function with the same arguments: it is imported with the first
+    DTensor. tuples: tuples may have tensors.
+    """
+    plain = _PLAIN if tuples else _PLAIN | {tuple}
 
     @functools.wraps(operation)
     def run(*args: Any) -> Any:
         if plain.issuperset(map(type, args)) or not _any_dtensor(args):
             return operation(*args)
-        return _run(operation, family, rule, args)
+        return by_rule(operation, parts(), args)
 
     return run
 
@@ -49,14 +53,21 @@ def _any_dtensor(values: Any) -> bool:
     return False
 
 
-def _run(operation: Callable[..., Any], family: str, rule: str, args: tuple[Any, ...]) -> Any:
+class Rules(NamedTuple):
+    """The modules with rules."""
+
+    matrices: Any
+    norm_rotary: Any
+    relative: Any
+    rotary: Any
+    sinusoids: Any
+
+
+def sharded() -> Rules:
+    """The modules with rules, imported late: torch.distributed takes long."""
     from . import matrices, norm_rotary, relative, rotary, sinusoids
 
-    rules = {
-        "matrices": matrices, "norm_rotary": norm_rotary, "relative": relative, "rotary": rotary,
-        "sinusoids": sinusoids,
-    }  # fmt: skip
-    return by_rule(operation, getattr(rules[family], rule), args)
+    return Rules(matrices, norm_rotary, relative, rotary, sinusoids)
 
 
 def by_rule(operation: Callable[..., Any], rule: Callable[..., Any], args: tuple[Any, ...]) -> Any:
