@@ -64,12 +64,14 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name != "HeadParallel":
-        raise unknown_name(__name__, name)
-    from .parallel import HeadParallel
+if not TYPE_CHECKING:  # it would tell type checkers that every name exists
 
-    return HeadParallel
+    def __getattr__(name: str) -> Any:
+        if name != "HeadParallel":
+            raise unknown_name(__name__, name, __all__)
+        from .parallel import HeadParallel
+
+        return HeadParallel
 
 
 def __dir__() -> list[str]:

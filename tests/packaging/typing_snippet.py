@@ -177,6 +177,7 @@ def mistakes(x: Floats, tensor: torch.Tensor) -> None:
     pn.Rotary("64")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     pn.SinusoidalSpec(8, bsae=2.0)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     print(pn.rotray)  # type: ignore[attr-defined]  # pyright: ignore
+    print(pnn.ALiBy, hf.Patch)  # type: ignore[attr-defined]  # pyright: ignore
     pn.apply_rotary([1.0], None, x)  # type: ignore[call-overload]  # pyright: ignore
     pn.apply_rotary(x, None, x, out=tensor)  # type: ignore[call-overload]  # pyright: ignore
     pn.apply_rotary(x, None, x, paring="half")  # type: ignore[call-overload]  # pyright: ignore
