@@ -17,7 +17,7 @@ After `patch` the module computes exact cos and sin in float32 (`posenc_native.r
 the function calls `posenc_native.apply_rotary_qk`.
 
 Only instances are changed, never a class or a module of transformers. The rotary-embedding module
-gets an instance-level ``forward``. An attention module gets one with the same code but other
+gets an instance-level ``forward``. That of an attention module has the same code but other
 globals, in which the rotary function is replaced. Everything else in these modules (caches,
 attention backends, scalings that change with the length) remains transformers' own.
 

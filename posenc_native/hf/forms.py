@@ -26,8 +26,8 @@ class Form:
 
     Attributes:
         columns: the angle in each column: 0, 1, ... in the order in which they first appear.
-        packing: "cos, sin": two tensors; "complex": one, cos + i sin; "sin|cos": one, with sin
-            and cos side by side.
+        packing: "cos, sin": two tensors; "complex": one tensor, cos + i sin; "sin|cos": one tensor
+            with sin and cos side by side.
         ranks: the numbers of axes that a table may have, columns included.
         inserted: indices of axes of size 1 that are neither batch nor tokens.
         axes: the number of coordinates in the last axis of the positions; 0 if they have none.

@@ -234,7 +234,7 @@ class _ExactForward:
 
     def __call__(self, orders: Orders, device: torch.device) -> Callable[..., Any]:
         original, buffer, own_scale = self.original, self.buffer, self.own_scale
-        found, first = self.columns, next(iter(self.columns))
+        calls, first = self.columns, next(iter(self.columns))
         where = first.where
         form = self.columns[first].form
         count = first.axes if where == "first" else None
@@ -285,7 +285,7 @@ class _ExactForward:
             return decorated
         late.torch_operations()  # without it the fast path (`door`) takes no tensors
         # For each kind of layer: the attributes that a call needs.
-        named = {call.name[:-1] or None: (call.name + buffer, call.name + _SCALE) for call in found}
+        named = {call.name[:-1] or None: (call.name + buffer, call.name + _SCALE) for call in calls}
 
         @functools.wraps(decorated)
         def settled(

@@ -65,7 +65,7 @@ class RotaryArguments:
     """The arguments of a rotary function."""
 
     names: tuple[str, ...]  # all of them, in order
-    tables: tuple[str, ...]  # (cos, sin), or the one with both
+    tables: tuple[str, ...]  # (cos, sin), or the table with both
     heads: tuple[str, ...]  # the rotated ones; (): the first arguments, one for each result
     positions: tuple[str, ...]  # required ones that add nothing to the tables
     defaults: dict[str, Any]  # of the others

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-from typing import Any
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -22,15 +19,7 @@ device = torch_cases.device
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
 
-@pytest.fixture
-def _fresh_compiler() -> Any:
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
-    gc.collect()
-
-
-@pytest.mark.usefixtures("_fresh_compiler")
+@pytest.mark.usefixtures("nothing_compiled")
 @pytest.mark.parametrize("inplace", others_slow([None, False, True], None))
 def test_compile_whole_model(inplace: bool | None, device: str) -> None:
     needs_inductor(device)
@@ -41,7 +30,7 @@ def test_compile_whole_model(inplace: bool | None, device: str) -> None:
         assert distance(logits(compiled), expected) < SHORT
 
 
-@pytest.mark.usefixtures("_fresh_compiler")
+@pytest.mark.usefixtures("nothing_compiled")
 def test_compile_with_gradients_and_dynamic_lengths() -> None:
     model = build("Llama")
     with hf.patch(model):
@@ -58,7 +47,7 @@ def test_compile_with_gradients_and_dynamic_lengths() -> None:
                 assert (parameter.grad - gradient).abs().max() <= 1e-4 * gradient.abs().max() + 1e-9
 
 
-@pytest.mark.usefixtures("_fresh_compiler")
+@pytest.mark.usefixtures("nothing_compiled")
 @pytest.mark.parametrize("name", others_slow(["Gemma3Text", "Cohere", "GPTJ"], "Gemma3Text"))
 def test_compile_other_forms(name: str) -> None:
     model = build(name)
@@ -67,7 +56,7 @@ def test_compile_other_forms(name: str) -> None:
         assert distance(logits(compiled), logits(model)) < SHORT
 
 
-@pytest.mark.usefixtures("_fresh_compiler")
+@pytest.mark.usefixtures("nothing_compiled")
 def test_compile_follows_patch_and_undo() -> None:
     model = build("Llama")
     compiled = torch.compile(model, backend="eager")

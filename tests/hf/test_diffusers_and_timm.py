@@ -208,6 +208,7 @@ def test_what_sees_q_gets_it_as_it_was(rotated: list[bool]) -> None:
 COMPILED = ["diffusers: Flux", "diffusers: Wan", "diffusers: HunyuanVideo", "timm: EVA02"]
 
 
+@pytest.mark.usefixtures("nothing_compiled")
 @pytest.mark.parametrize("name", others_slow(COMPILED, *COMPILED[1:]))
 def test_compiled(name: str) -> None:
     """A global, written in the processor, imported in it; a module's."""
@@ -215,7 +216,6 @@ def test_compiled(name: str) -> None:
     with torch.no_grad(), hf.patch(model):
         expected = results_of(model, inputs)
         found = results_of(torch.compile(model, backend="eager"), inputs)
-    torch.compiler.reset()
     assert off(found, expected) < 1e-5
 
 

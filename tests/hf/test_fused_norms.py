@@ -230,15 +230,8 @@ def test_autocast_keeps_the_dtypes_of_the_model(name: str) -> None:
 # --- With torch.compile, threads, copies
 
 
-@pytest.fixture
-def _fresh_compiler() -> Any:
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
-
-
 @pytest.mark.slow  # by inductor
-@pytest.mark.usefixtures("_fresh_compiler")
+@pytest.mark.usefixtures("nothing_compiled")
 def test_compiled(device: str) -> None:
     needs_inductor(device)
     model = normed("Qwen3").to(device)
@@ -247,7 +240,7 @@ def test_compiled(device: str) -> None:
         assert distance(logits(compiled), logits(model)) < SHORT
 
 
-@pytest.mark.usefixtures("_fresh_compiler")
+@pytest.mark.usefixtures("nothing_compiled")
 @pytest.mark.parametrize("name", others_slow(["Gemma3Text", "Olmo2", "Exaone4"], "Olmo2"))
 def test_compiled_with_gradients(name: str) -> None:
     model = normed(name).train()

@@ -105,19 +105,12 @@ def loaded(name: str) -> tuple[Any, dict[str, Any]]:
     return text_model(name, config), tokens()
 
 
-@pytest.fixture
-def _fresh_compiler() -> Any:
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
-
-
 # Not the towers whose own code does not compile without breaks: Qwen-VL, Pixtral and such.
 COMPILED = ["DeepseekV2", "Ernie4_5_VLMoeText", "HunYuanVLText", "RoFormer"]
 COMPILED += ["DINOv3", "Gemma 4", "V-JEPA 2", "SAM 2", "SAM 3", "Llama 4", "MLCD"]
 
 
-@pytest.mark.usefixtures("_fresh_compiler")
+@pytest.mark.usefixtures("nothing_compiled")
 @pytest.mark.parametrize("name", others_slow(COMPILED, "RoFormer", "DINOv3", "Llama 4"))
 def test_compiled(name: str) -> None:
     model, inputs = loaded(name)

@@ -1,6 +1,6 @@
 """The rotations that a learned function may be, and the tables that it may get.
 
-"cos, sin", "sin, cos"    two tensors, or one with both side by side
+"cos, sin", "sin, cos"    two tensors, or one tensor with both side by side
 "complex"                 cos + i sin
 "matrix"                  [[cos, -sin], [sin, cos]] for every pair
 "angles"                  the function computes cos and sin of them itself
@@ -72,8 +72,8 @@ class LearnedRotation:
     """The behavior of calls of one kind, in the terms of `apply_rotary` with `Tables`.
 
     Attributes:
-        kind: of tables: "cos, sin", "sin, cos" (two, or one with both side by side), "complex",
-            "matrix", "angles".
+        kind: of tables: "cos, sin", "sin, cos" (two, or one tensor with both side by side),
+            "complex", "matrix", "angles".
         axes: for each axis of a table except its columns, the matching axis of x; -1 if it has
             size 1.
         layout: the layout of x.

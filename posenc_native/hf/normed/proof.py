@@ -159,9 +159,9 @@ class _Proof:
         for probe in probes:
             probe.heads_axis = layout.index("h")
         results = [rotary(*args, **kwargs), rotary(*new_args, **new_kwargs)]
-        of_heads = [(result,) if isinstance(result, Tensor) else result for result in results]
+        tensors = [(result,) if isinstance(result, Tensor) else result for result in results]
         terms = max(x.shape[-1] * x.shape[layout.index("h")] for x in heads)
-        return [(a, b, terms) for a, b in zip(*of_heads, strict=True)]
+        return [(a, b, terms) for a, b in zip(*tensors, strict=True)]
 
     def calls(
         self,
