@@ -59,8 +59,7 @@ def rotate_two(q: Any, k: Any, rotation: Rotation, outs: Outs) -> tuple[Tensor, 
         places = places_of(function, cuts, (q, k), both, outs)
         with torch.no_grad():
             parts = [
-                place if out is x else cut.local(own)
-                for place, out, x, cut, own in zip(places, outs, (q, k), cuts, both, strict=True)
+                places[i] if outs[i] is x else cuts[i].local(both[i]) for i, x in enumerate((q, k))
             ]
             _rotate_parts(cuts, parts, rotation, places)
         overwritten(*outs)
@@ -123,12 +122,13 @@ def places_of(
     function: str, cuts: list[Cut], inputs: Any, whole_inputs: Any, outs: tuple[Any, ...]
 ) -> tuple[Tensor, ...]:
     """The local parts of the outputs. A plain input that is overwritten holds the whole value."""
-    names = ["out"] if len(outs) == 1 else [f"out[{i}]" for i in range(len(outs))]
-    given = zip(names, "qk", cuts, inputs, whole_inputs, outs, strict=False)
-    return tuple(
-        cut.place(function, name, own, name) if out is x else cut.place(function, at, out, name)
-        for at, name, cut, x, own, out in given
-    )
+    places = []
+    for i, out in enumerate(outs):
+        name, of_input = "qk"[i], out is inputs[i]
+        argument = name if of_input else f"out[{i}]" if len(outs) > 1 else "out"
+        given = whole_inputs[i] if of_input else out
+        places.append(cuts[i].place(function, argument, given, name))
+    return tuple(places)
 
 
 def _rotate_parts(cuts: list[Cut], parts: list[Tensor], rotation: Rotation, places: Outs) -> Any:
