@@ -79,8 +79,8 @@ def _append(
 
 
 def _compute_of(rotation: Rotation, compute: Any) -> str:
-    own: str | None = rotation.inv_freq.compute if by_tables(rotation) else compute[0]
-    return own or "float32"
+    own: str = rotation.inv_freq.compute if by_tables(rotation) else compute[0] or "float32"
+    return own
 
 
 APPLY_ROTARY = RotaryVerb(

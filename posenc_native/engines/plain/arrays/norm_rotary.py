@@ -32,11 +32,10 @@ def _run(function: str, inputs: dict[str, Array], *call: Any) -> tuple[Array, ..
     *options, to = call
     count = len(Rotation._fields)
     rotation, compute, others = Rotation(*options[:count]), options[count], options[count + 1 :]
-    if by_tables(rotation):
-        compute = rotation.inv_freq.compute
+    compute = rotation.inv_freq.compute if by_tables(rotation) else compute or "float32"
     norm, of_cache = Norm(*others[: len(Norm._fields)]), others[len(Norm._fields) :]
     q, k = inputs["q"], inputs["k"]
-    as_written = rounds_as_written(function, compute or "float32")
+    as_written = rounds_as_written(function, compute)
     norm = check_norm(function, norm, q.dtype, rotation.layout)
     rotation, read = check_rotation(function, q, rotation)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
