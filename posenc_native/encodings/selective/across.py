@@ -1,7 +1,7 @@
 """Sums along tokens on several ranks: the data that each rank needs from the others.
 
-    this rank's tokens ──► pieces, each of neighbors in the row ──► a total of each
-    totals of all ranks, gathered ──► in the order of the row ──► summed before each, after each
+    this rank's tokens ──► pieces of neighbors in the row ──► a total of each piece
+    totals of all ranks, gathered ──► in the order of the row ──► summed before and after each piece
 
 A contiguous part is one piece, "zigzag" makes two pieces, "striped" one per token. Each packed row
 has separate pieces; a piece is empty if a rank has no tokens of the row. The place of each piece
@@ -40,7 +40,7 @@ class Begun:
 class Across:
     """The pieces of this rank, and their places among those of all ranks.
 
-    starts: where the pieces begin on this rank and the last one ends; None if there is one piece.
+    starts: where the pieces begin on this rank and the last piece ends; None for a single piece.
     """
 
     def __init__(
@@ -67,10 +67,10 @@ class Across:
                 starts = arrays.arange(2) * tokens
             else:
                 _check_rows(arrays, starts, order, pieces)
-            here = starts // ranks
+            local = starts // ranks
             length = (starts[1:] - starts[:-1]) // pieces
             inner = arrays.arange(pieces // ranks) * length[:, None]
-            starts = torch.cat(((here[:-1, None] + inner).flatten(), here[-1:]))
+            starts = torch.cat(((local[:-1, None] + inner).flatten(), local[-1:]))
         self.starts: Tensor | None = starts
         own = pieces // ranks
         self.rows: int = 1 if starts is None else (starts.shape[0] - 1) // own

@@ -18,10 +18,10 @@ from .phases import (
     LARGEST,
     Rows,
     check_steps,
+    checked_rows,
+    checked_state,
     phase_tables,
     phases_and_state,
-    rows_given,
-    state_given,
     sums_of_numbers,
 )
 
@@ -67,8 +67,8 @@ class Angles:
         if q is None and k is None:
             wrong_type(FUNCTION, "q", "q, k or both", "None for both")
         named = {name: x for name, x in (("q", q), ("k", k)) if x is not None}
-        given = {**named, "steps": steps, "state": state, "starts": starts}
-        arrays = Arrays(FUNCTION, None, None, **given)
+        inputs = {**named, "steps": steps, "state": state, "starts": starts}
+        arrays = Arrays(FUNCTION, None, None, **inputs)
         self.arrays: Arrays = arrays
         self.across: Across | None = across
         for name, x in named.items():
@@ -88,13 +88,13 @@ class Angles:
         if starts is not None and batched and across is None:
             hint = 'write packed rows as "thd"'
             wrong_value(FUNCTION, "starts", f"None with axis b in {letters!r}", "starts", hint)
-        self.rows: Rows | None = rows_given(arrays, starts, first.tokens)
+        self.rows: Rows | None = checked_rows(arrays, starts, first.tokens)
         inner = [self.steps.shape[i] for i in order[:-1]]
         axes = ", ".join("bh"[not batched : 1 + self.by_head])
         if self.rows is not None:
             inner, axes = [self.rows.count, *inner], f"rows, {axes}" if axes else "rows"
         shape = [*inner, self.steps.shape[-1]]
-        self.state: Any = state_given(arrays, state, shape, f"{axes}, P" if axes else "P")
+        self.state: Any = checked_state(arrays, state, shape, f"{axes}, P" if axes else "P")
         self.real: str = "float64" if "float64" in {_name(x) for x in named.values()} else "float32"
 
     def _views(self, named: dict[str, Any]) -> dict[str, RotaryView]:
@@ -116,18 +116,18 @@ class Angles:
 
     def _check_shape(self, letters: str, view: RotaryView) -> None:
         """ValueError unless steps have the axes of q, with P for d, and heads that divide those."""
-        given = list(self.steps.shape)
-        heads = [one.heads for one in self.views.values()]
-        wanted = [*view.shape[:-1], *given[-1:]]
-        if "h" in letters and len(given) == len(letters):
-            own = given[letters.index("h")]
+        sizes = list(self.steps.shape)
+        heads = [operand.heads for operand in self.views.values()]
+        wanted = [*view.shape[:-1], *sizes[-1:]]
+        if "h" in letters and len(sizes) == len(letters):
+            own = sizes[letters.index("h")]
             if any(n % own if own else n for n in heads):
                 expected = f"heads that divide those of q and k, {' and '.join(map(str, heads))}"
-                wrong_value(FUNCTION, "steps", expected, f"shape {given}")
+                wrong_value(FUNCTION, "steps", expected, f"shape {sizes}")
             wanted[letters.index("h")] = own
-        if given != wanted:
+        if sizes != wanted:
             axes = ", ".join(letters[:-1]) + ", P"
-            wrong_value(FUNCTION, "steps", f"shape [{axes}] = {wanted}", f"shape {given}")
+            wrong_value(FUNCTION, "steps", f"shape [{axes}] = {wanted}", f"shape {sizes}")
 
     def in_order(self, values: Any) -> Any:
         """Values with the axes of steps, as [b, h, s, P] without axes that the layout lacks."""
@@ -178,8 +178,8 @@ def turned(
     if scale != 1.0:
         cos, sin = cos * scale, sin * scale
     own = [[angles.of_heads(t, view) for t in (cos, sin)] for view in angles.views.values()]
-    same = len(own) == 1 or own[0][0].shape == own[1][0].shape
-    tables = own[0] if same else zip(*own, strict=True)
+    share_tables = len(own) == 1 or own[0][0].shape == own[1][0].shape
+    tables = own[0] if share_tables else zip(*own, strict=True)
     try:
         return apply_rotary_qk(
             q, k, None, Tables(*tables), layout=o.layout, pairing=o.pairing,

@@ -37,7 +37,7 @@ def rotate(
 ) -> tuple[Any, Any, Tensor]:
     """q, k and the state after them, for tensors.
 
-    to: the keywords `inplace` and `out`, if given.
+    to: the keywords `inplace` and `out`, if the call has them.
     """
     steps = angles.steps
     learned = needs_grad(*(x for x in (q, k, steps) if x is not None))
@@ -99,9 +99,9 @@ class _Followed(torch.autograd.Function):
         options: Selective = ctx.options
         if ctx.needs_input_grad[2] and ctx.across is None:
             angles = Angles(q, k, steps, state, ctx.starts, options)
-            found = operators.rotated_back((of_q, of_k), q, k, angles, ctx.starts)
-            if found is not None:
-                return *found, None, None, None, None
+            gradients = operators.rotated_back((of_q, of_k), q, k, angles, ctx.starts)
+            if gradients is not None:
+                return *gradients, None, None, None, None
         back = options._replace(inverse=not options.inverse)
         if options.out_pairing != "same":
             back = back._replace(pairing=options.out_pairing, out_pairing=options.pairing)
@@ -121,16 +121,16 @@ def _of_angles(angles: Angles, grads: tuple[Any, ...], rotated: tuple[Any, ...])
     """Gradients of angles, in the order of tables."""
     heads = angles.in_order(angles.steps).shape[-3] if angles.by_head else 1
     total: Any = 0
-    given = [pair for pair in zip(grads, rotated, strict=True) if pair[1] is not None]
-    for (grad, y), view in zip(given, angles.views.values(), strict=True):
+    pairs = [pair for pair in zip(grads, rotated, strict=True) if pair[1] is not None]
+    for (grad, y), view in zip(pairs, angles.views.values(), strict=True):
         size = 2 * view.pairs
         ((ga, gb), (ya, yb)) = (
-            _pairs(each[..., view.start : view.start + size], view.out_block) for each in (grad, y)
+            _pairs(x[..., view.start : view.start + size], view.out_block) for x in (grad, y)
         )
-        one = angles.in_order((gb * ya - ga * yb).double())
+        gradient = angles.in_order((gb * ya - ga * yb).double())
         if angles.by_head and view.heads != heads:
-            one = one.unflatten(-3, (heads, view.heads // heads)).sum(-3)
-        total = total + one
+            gradient = gradient.unflatten(-3, (heads, view.heads // heads)).sum(-3)
+        total = total + gradient
     result: Tensor = -total if angles.options.inverse else total
     return result
 
@@ -144,7 +144,7 @@ def _pairs(x: Tensor, block: int) -> tuple[Tensor, Tensor]:
 
 
 def _summed_from_the_end(grad: Tensor, rows: Rows | None, across: Across | None) -> Tensor:
-    """Sums over each token and all later ones in its row, [..., s, P]."""
+    """Sums over each token and all later tokens in its row, [..., s, P]."""
     sums = grad.flip(-2).cumsum(-2).flip(-2)
     if rows is None:
         if across is None:

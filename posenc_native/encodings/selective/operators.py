@@ -46,37 +46,40 @@ def rotated(
 ) -> tuple[Any, Any, Tensor] | None:
     """q and k rotated, and the state after them.
 
-    starts: as in the call. to: the keywords `inplace` and `out`, if given.
+    starts: as in the call. to: the keywords `inplace` and `out`, if the call has them.
     """
-    given = [x for x in (q, k) if x is not None]
-    if needs_grad(*given) or not _takes_call(angles, starts, *given):
+    tensors = [x for x in (q, k) if x is not None]
+    if needs_grad(*tensors) or not _takes_call(angles, starts, *tensors):
         return None
     function = angles.arrays.function
     places = checked_places(q, k, angles, starts, to)
-    name = "rotary_by_steps" if len(given) == 1 else "rotary_qk_by_steps"
-    args = (*given, angles.steps.detach(), angles.state, starts, *_options(function, angles, given))
+    name = "rotary_by_steps" if len(tensors) == 1 else "rotary_qk_by_steps"
+    options = _options(function, angles, tensors)
+    args = (*tensors, angles.steps.detach(), angles.state, starts, *options)
     try:
-        results, state = _run(name, args, given, places)
+        results, state = _run(name, args, tensors, places)
     except (ValueError, TypeError) as error:
         fault, at = fault_of(error), int(q is None)
-        if len(given) == 1 and fault is not None and fault.argument in ("x", "out"):
+        if len(tensors) == 1 and fault is not None and fault.argument in ("x", "out"):
             blame(error, argument="qk"[at] if fault.argument == "x" else f"out[{at}]")
         raise
-    of_q, of_k = (next(iter(results)) if x is given[0] else results[-1]  # both may be one tensor
-                  for x in (given[0], given[-1]))  # fmt: skip
+    of_q, of_k = (next(iter(results)) if x is tensors[0] else results[-1]  # both may be one tensor
+                  for x in (tensors[0], tensors[-1]))  # fmt: skip
     return None if q is None else of_q, None if k is None else of_k, state
 
 
-def _run(name: str, args: tuple[Any, ...], given: list[Tensor], places: Any) -> tuple[Any, Tensor]:
+def _run(
+    name: str, args: tuple[Any, ...], tensors: list[Tensor], places: Any
+) -> tuple[Any, Tensor]:
     """The results and the state, from the variant of the operator for these places."""
     if places is None:
         *results, state = call(getattr(ops, name).default, *args)
         return results, state
     results = [place for place in places if place is not None]
-    if all(place is x for place, x in zip(results, given, strict=True)):
+    if all(place is x for place, x in zip(results, tensors, strict=True)):
         state = call(getattr(ops, f"{name}_").default, *args)
     else:
-        names = ("out",) if len(given) == 1 else ("out_q", "out_k")
+        names = ("out",) if len(tensors) == 1 else ("out_q", "out_k")
         outs = dict(zip(names, results, strict=True))
         state = call(getattr(ops, f"{name}_out").default, *args, **outs)
     for place in results:
@@ -88,23 +91,23 @@ def rotated_back(
     grads: tuple[Any, Any], q: Any, k: Any, angles: Angles, starts: Tensor | None
 ) -> tuple[Any, Any, Tensor] | None:
     """Gradients of q, k and the steps; angles are those of the forward rotation."""
-    given = [x for x in (q, k) if x is not None]
+    tensors = [x for x in (q, k) if x is not None]
     own = [grad for grad, x in zip(grads, (q, k), strict=True) if x is not None]
     steps = angles.steps.detach()
-    if torch.is_grad_enabled() or not _takes_call(angles, starts, *given, *own):
+    if torch.is_grad_enabled() or not _takes_call(angles, starts, *tensors, *own):
         return None
-    name = "rotary_by_steps_backward" if len(given) == 1 else "rotary_qk_by_steps_backward"
-    options = _options(angles.arrays.function, angles, given)
+    name = "rotary_by_steps_backward" if len(tensors) == 1 else "rotary_qk_by_steps_backward"
+    options = _options(angles.arrays.function, angles, tensors)
     of_steps = torch.empty(steps.shape, dtype=steps.dtype, device=steps.device)
-    args = (*own, *given, of_steps, steps, angles.state, starts, *options)
-    found = call(getattr(ops, name).default, *args)
-    if len(given) == 2:
-        return (*found, of_steps)
-    return None if q is None else found, None if k is None else found, of_steps
+    args = (*own, *tensors, of_steps, steps, angles.state, starts, *options)
+    gradients = call(getattr(ops, name).default, *args)
+    if len(tensors) == 2:
+        return (*gradients, of_steps)
+    return None if q is None else gradients, None if k is None else gradients, of_steps
 
 
-def _takes(x: Tensor, *others: Tensor | None) -> bool:
-    return not transformed() and operators_take(x, *others)
+def _takes(x: Tensor, *tensors: Tensor | None) -> bool:
+    return not transformed() and operators_take(x, *tensors)
 
 
 def _takes_call(angles: Angles, starts: Any, *tensors: Tensor) -> bool:
@@ -115,11 +118,11 @@ def _takes_call(angles: Angles, starts: Any, *tensors: Tensor) -> bool:
     return not pieces and _takes(angles.steps, *tensors, angles.state, starts)
 
 
-def _options(function: str, angles: Angles, given: list[Tensor]) -> tuple[Any, ...]:
+def _options(function: str, angles: Angles, tensors: list[Tensor]) -> tuple[Any, ...]:
     """The options of a rotation, in the order and with the types of the schemas."""
-    given_options: Any = angles.options  # it has the fields of a rotation
-    options: Any = of_schema(function, given_options)
-    scale = arguments.factor(function, "scale", options.scale, given[0].dtype)
+    selective: Any = angles.options  # with the fields of a rotation that of_schema reads
+    options: Any = of_schema(function, selective)
+    scale = arguments.factor(function, "scale", options.scale, tensors[0].dtype)
     return tuple(options._replace(scale=scale))
 
 
@@ -139,7 +142,7 @@ def checked_places(
             continue
         called = name if place is x else f"out[{i}]"
         check_output(function, place, x, called, name)
-        for other, read in (("steps", angles.steps), ("state", angles.state), ("starts", starts)):
+        for field, read in (("steps", angles.steps), ("state", angles.state), ("starts", starts)):
             if isinstance(read, Tensor) and overlap(place, read):
-                wrong_value(function, called, f"no memory in common with {other}", "an overlap")
+                wrong_value(function, called, f"no memory in common with {field}", "an overlap")
     return places

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "Rows", "accumulated_phases", "check_steps", "moved", "phase_tables", "phases_and_state",
-    "rows_given", "state_given", "sums_of_numbers", "totals_of",
+    "Rows", "accumulated_phases", "check_steps", "checked_rows", "checked_state", "moved",
+    "phase_tables", "phases_and_state", "sums_of_numbers", "totals_of",
 ]  # fmt: skip
 
 LARGEST = 2.0**31  # radians of a step
@@ -153,8 +153,8 @@ def phases_and_state(
         return summed_by_rows(arrays, sums, state, rows, axis)
     if steps.shape[axis] > 0:
         return sums, sums.take(-1, axis) if arrays.xp is np else sums.select(axis, -1).clone()
-    others = [n for i, n in enumerate(steps.shape) if i != axis]
-    return sums, _zeros(arrays, others) if state is None else state + 0
+    shape = [n for i, n in enumerate(steps.shape) if i != axis]
+    return sums, _zeros(arrays, shape) if state is None else state + 0
 
 
 def _sums_of(arrays: Arrays, steps: Any, state: Any, axis: int) -> Any:
@@ -222,18 +222,18 @@ def totals_of(arrays: Arrays, steps: Any, rows: Rows | None, axis: int) -> tuple
     return totals, summed_by_rows(arrays, bad.cumsum(axis), None, rows, axis)[1]
 
 
-def state_given(arrays: Arrays, state: Any, shape: list[int], axes: str) -> Any:
-    """The checked state that a call begins from; None stays None."""
+def checked_state(arrays: Arrays, state: Any, shape: list[int], axes: str) -> Any:
+    """The state that a call begins from, checked; None stays None."""
     if state is None:
         return None
     if arguments.dtype_name(getattr(state, "dtype", None)).startswith(("float", "bfloat")):
         hint = "a state is in turns: radians times 2^64 / (2 pi), modulo 2^64"
         wrong_type(arrays.function, "state", "int64", arguments.dtype_name(state.dtype), hint)
-    given = arrays._read("state", state, ("int64",))
-    if list(given.shape) != shape:
+    begin = arrays._read("state", state, ("int64",))
+    if list(begin.shape) != shape:
         expected = f"shape [{axes}] = {shape}"
-        wrong_value(arrays.function, "state", expected, f"shape {list(given.shape)}")
-    return given
+        wrong_value(arrays.function, "state", expected, f"shape {list(begin.shape)}")
+    return begin
 
 
 # --- public
@@ -304,11 +304,11 @@ def accumulated_phases(
         wrong_value(function, "axis", axes if steps.ndim else "steps with an axis", axis)
     axis = int(axis) % steps.ndim
     check_steps(arrays, steps)
-    rows = rows_given(arrays, starts, steps.shape[axis])
-    others = [n for i, n in enumerate(steps.shape) if i != axis]
-    before = others if rows is None else [rows.count, *others]
+    rows = checked_rows(arrays, starts, steps.shape[axis])
+    sizes = [n for i, n in enumerate(steps.shape) if i != axis]
+    before = sizes if rows is None else [rows.count, *sizes]
     axes = "the axes of steps except that of the tokens"
-    state = state_given(arrays, state, before, axes if rows is None else f"rows, {axes}")
+    state = checked_state(arrays, state, before, axes if rows is None else f"rows, {axes}")
     check_order(function, order, cut=arrays._mesh is not None)
     if arrays._mesh is not None:
         return _phases_of_parts(arrays, steps, state, rows, axis, order)
@@ -324,16 +324,16 @@ def _phases_of_parts(
     from .across import across_ranks
 
     names = tuple("s" if i == axis else f"n{i}" for i in range(steps.ndim))
-    others = tuple(name for name in names if name != "s")
+    axes = tuple(name for name in names if name != "s")
     cut = Cut(steps, names, names)
-    own_state = cut.part(state, others if rows is None else ("rows", *others))
+    own_state = cut.part(state, axes if rows is None else ("rows", *axes))
     part = cut.local(steps).detach()
     arrays = arrays.of_parts()
     across = across_ranks(arrays, cut, "s", order, None if rows is None else rows.starts)
     if across is None:
         check_steps(arrays, part)
         return cut.join(phases_and_state(arrays, part, own_state, rows, axis)[0], names)
-    rows = rows_given(arrays, across.starts, part.shape[axis])
+    rows = checked_rows(arrays, across.starts, part.shape[axis])
     flat = moved(part, axis, 0)
     shape = flat.shape[1:]
     flat = flat.reshape(len(flat), shape.numel())
@@ -344,18 +344,18 @@ def _phases_of_parts(
     return cut.join(phases_and_state(arrays, part, own, rows, axis)[0], names)
 
 
-def rows_given(arrays: Arrays, starts: Any, tokens: int) -> Rows | None:
-    """The rows that starts describes."""
+def checked_rows(arrays: Arrays, starts: Any, tokens: int) -> Rows | None:
+    """The rows that starts describes, checked."""
     if starts is None:
         return None
     if arrays._mesh is not None:  # all ranks read all of them
         from posenc_native.engines.torch.sharded.cut import gathered
 
         starts, arrays = gathered(starts, arrays._mesh), arrays.of_parts()
-    given = arrays.integers("starts", starts, arguments.INTEGER_DTYPES)
-    if given.ndim != 1:
-        wrong_value(arrays.function, "starts", "shape [rows + 1]", f"shape {list(given.shape)}")
-    return Rows(arrays, given, tokens)
+    bounds = arrays.integers("starts", starts, arguments.INTEGER_DTYPES)
+    if bounds.ndim != 1:
+        wrong_value(arrays.function, "starts", "shape [rows + 1]", f"shape {list(bounds.shape)}")
+    return Rows(arrays, bounds, tokens)
 
 
 if TYPE_CHECKING:

@@ -132,14 +132,14 @@ def selective_rotary_qk(
         )  # fmt: skip
         if results is not NotImplemented:
             return results  # type: ignore[no-any-return]
-    given = q, k
+    originals = q, k
     if not (arguments.is_tensor(q) or arguments.is_tensor(k)):
         q, k = (
             x if x is None else arguments.as_operand(FUNCTION, name, x)
             for name, x in (("q", q), ("k", k))
         )
         if inplace and out is None:
-            check_overwritten(FUNCTION, q=given[0], k=given[1])
+            check_overwritten(FUNCTION, q=originals[0], k=originals[1])
     options = Selective(layout, pairing, rotary_start, scale, inverse, out_pairing)
     outs = out if isinstance(out, tuple) else ()
     sharded = any_dtensor(q, k, steps, state, starts, *outs)
@@ -165,4 +165,4 @@ def selective_rotary_qk(
     results = backend.implementation.selective_rotary_qk(
         q, k, angles.steps, angles.state, starts, *checked, inplace if out is None else out
     )
-    return (*given, results[2]) if inplace else results
+    return (*originals, results[2]) if inplace else results

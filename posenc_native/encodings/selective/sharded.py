@@ -23,7 +23,7 @@ from posenc_native.engines.torch.sharded.taken_apart import by_rule
 from .across import across_ranks
 from .angles import FUNCTION, Angles, Selective
 from .gradients import new_where_steps_learn, rotate
-from .phases import moved, rows_given, totals_of
+from .phases import checked_rows, moved, totals_of
 
 if TYPE_CHECKING:
     from .across import Across
@@ -54,20 +54,20 @@ def _of_parts(
         outs = outputs(FUNCTION, out, inplace, missing_one(q, k))
     mesh = mesh_of((q, k, steps, state, starts, outs))
     both = [x if x is None else whole(x, mesh) for x in (q, k)]
-    given = [x for x in both if x is not None]
+    tensors = [x for x in both if x is not None]
     arrays = Arrays(FUNCTION, None, None, q=q, k=k, steps=steps, state=state, starts=starts)
     steps = arrays.floats("steps", steps)
-    cuts = _cuts(given, steps, options.layout)
+    cuts = _cuts(tensors, steps, options.layout)
     alike = cuts[0].lies_as(cuts[-1])
     if not alike:
-        cuts = [_cuts([x], steps, options.layout)[0] for x in given]
+        cuts = [_cuts([x], steps, options.layout)[0] for x in tensors]
     written = any(x is not None for x in outs)
-    followed = torch.is_grad_enabled() and needs_grad(*given, steps)
+    followed = torch.is_grad_enabled() and needs_grad(*tensors, steps)
     places: list[Any] = [None, None]
     if written:
         new_where_steps_learn(steps, "inplace" if inplace else "out")
         if followed and (outs[0] is not q or outs[1] is not k):
-            no_output_for_gradient(FUNCTION, *given)
+            no_output_for_gradient(FUNCTION, *tensors)
         places = [
             x if x is None else _place("qk"[i], cuts[-i], both[i], both[i] if inplace else x, i)
             for i, x in enumerate(outs)
@@ -94,17 +94,17 @@ def _place(name: str, cut: Cut, x: Any, out: Any, i: int) -> Tensor:
     return cut.place(FUNCTION, name if out is x else f"out[{i}]", out, name)
 
 
-def _cuts(given: list[DTensor], steps: DTensor, layout: str) -> list[Cut]:
+def _cuts(tensors: list[DTensor], steps: DTensor, layout: str) -> list[Cut]:
     """The cuts of q and k. The heads of a rank must be those of its steps."""
     names = tuple(layout)
-    cuts = [cut_of(x, layout) for x in given]
+    cuts = [cut_of(x, layout) for x in tensors]
     if "h" not in names:
         return cuts
     heads = steps.shape[names.index("h")]
-    same = all(cut.sizes["h"] == heads for cut in cuts)
-    if heads == 1 or same or not any(heads % cut.ranks("h")[1] for cut in cuts):
+    equal = all(cut.sizes["h"] == heads for cut in cuts)
+    if heads == 1 or equal or not any(heads % cut.ranks("h")[1] for cut in cuts):
         return cuts
-    return [cut_of(x, layout, "hd") for x in given]
+    return [cut_of(x, layout, "hd") for x in tensors]
 
 
 class _Call:
@@ -128,7 +128,7 @@ class _Call:
         self.steps: Tensor = cut.part(steps, (*names, "P"))
         # The axes of tables and states: [b, h, s, P].
         self.axes = [letters.index(name) for name in "bhst" if name in letters]
-        rows = rows_given(arrays, starts, cut.sizes[tokens])
+        rows = checked_rows(arrays, starts, cut.sizes[tokens])
         inner = (*(names[i] for i in self.axes[:-1]), "P")
         self.of_state: Names = inner if rows is None else ("rows", *inner)
         self.state: Any = None
@@ -140,7 +140,7 @@ class _Call:
         self.across = across_ranks(self.arrays, cut, tokens, order, self.starts)
 
     def run(self, places: list[Any]) -> tuple[list[Any], DTensor]:
-        """q and k rotated, into these places if they are given, and the state."""
+        """q and k rotated, into the places that are not None, and the state."""
         steps, state, starts, after = self.steps, self.state, self.starts, None
         if self.across is not None:
             starts = self.across.starts
@@ -161,7 +161,7 @@ class _Call:
         """The steps of this rank, where their sums begin, and the state after all ranks."""
         last = self.steps.ndim - 1
         laid = self.steps.detach().permute(*self.axes, last)
-        rows = rows_given(self.arrays, across.starts, laid.shape[-2])
+        rows = checked_rows(self.arrays, across.starts, laid.shape[-2])
         totals, wrong = totals_of(self.arrays, laid, rows, last - 1)
         state = self.state if self.packed or self.state is None else self.state[None]
         seen = self.arrays.seen(wrong) is not None
