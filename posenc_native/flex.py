@@ -41,8 +41,8 @@ from .core.calls.arguments import (
 )
 from .encodings.relative.entries import (
     Lengths,
+    entry_or_default,
     first_entry,
-    given_or_default,
     index_and_entry,
     lengths_of,
 )
@@ -97,7 +97,7 @@ def toeplitz_score_mod(
     _check_float_tensor(function, "diagonals", diagonals)
     rows, columns = lengths_of(function, "q_len", q_len), lengths_of(function, "k_len", k_len)
     start, offsets = first_entry(function, diagonals.shape, rows, columns, q_offset, origin)
-    first = given_or_default(start, rows)
+    first = entry_or_default(start, rows)
     rank = len(rows)
     heads = diagonals.ndim - rank
     if heads not in (1, 2):

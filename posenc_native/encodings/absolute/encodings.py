@@ -6,7 +6,7 @@
     recurrent     the p-th state of a GRU that has no input       learned, for any length
 
 `combine` adds, multiplies or concatenates embeddings with one of them, or with a sinusoidal table.
-`posenc_native.nn` has a module for each.
+`posenc_native.nn` has a module for each encoding.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def normalized_positions(
         floating-point positions.
 
     Raises:
-        ValueError: both or neither of positions and mask are given; the shapes do not fit; or a
+        ValueError: both or neither of positions and mask are arguments; the shapes do not fit; or a
             length is negative, or 0 although there are positions (of tensors, only if it can be
             read: on the CPU, while torch does not trace).
         TypeError: a dtype is not supported.
@@ -166,9 +166,9 @@ def normalized_positions(
     if (positions is None) == (mask is None) or (mask is not None and length is not None):
         wrong_value(function, "mask", "positions (and a length), or a mask alone", "another choice")
     if mask is not None:
-        given = arrays.integers("mask", mask, ("bool", *arguments.INTEGER_DTYPES))
-        tokens = arrays.whole(given != 0)
-        # The number of tokens before each; padding is also 0.
+        numbers = arrays.integers("mask", mask, ("bool", *arguments.INTEGER_DTYPES))
+        tokens = arrays.whole(numbers != 0)
+        # The number of tokens before each token; padding is also 0.
         points = arrays.wide((tokens.cumsum(-1) - 1) * tokens)
         count = arrays.wide(tokens.sum(-1))[..., None]
     else:
@@ -182,11 +182,11 @@ def normalized_positions(
                 wrong_value(function, "length", "an int > 0 if there are positions", length)
             count = arrays.constant([1.0]) * arguments.length(function, "length", length)
         else:
-            given = arrays.integers("length", length, arguments.INTEGER_DTYPES)
-            seen = arrays.seen(given)
+            numbers = arrays.integers("length", length, arguments.INTEGER_DTYPES)
+            seen = arrays.seen(numbers)
             if seen is not None and (seen < 0).any():
                 wrong_value(function, "length", "ints >= 0", int(seen.min()))
-            count = arrays.wide(given)
+            count = arrays.wide(numbers)
             arguments.check_shape(function, "length", tuple(count.shape), tuple(points.shape[:-1]))
             count = count[..., None]
     share = points / (count - 1).clip(min=1)
@@ -258,12 +258,12 @@ def learned_positions(
     else:
         rows = arrays.integers("positions", positions, arguments.INTEGER_DTYPES)
         if arrays.seen(rows) is not None and 0 not in rows.shape:
-            # As given: neither truncated to int64 nor moved past its end by the offset.
-            given: Any = positions
-            if is_tensor(given):
-                given = given.numpy()
-            given = arguments.as_array(function, "positions", given)
-            for extreme in (int(given.min()), int(given.max())):
+            # The caller's numbers: neither truncated to int64 nor moved past its end by the offset.
+            numbers: Any = positions
+            if is_tensor(numbers):
+                numbers = numbers.numpy()
+            numbers = arguments.as_array(function, "positions", numbers)
+            for extreme in (int(numbers.min()), int(numbers.max())):
                 if not 0 <= extreme + offset < count:
                     _no_such_row(extreme, offset, count)
         rows = rows + offset
@@ -322,13 +322,13 @@ def recurrent_positions(
         array([0.  , 0.5 , 0.75], dtype=float32)
     """
     function = "recurrent_positions"
-    given = {"state": state, "weight": weight, "bias_ih": bias_ih, "bias_hh": bias_hh}
-    arrays = Arrays(function, dtype, None, **given)
+    parameters = {"state": state, "weight": weight, "bias_ih": bias_ih, "bias_hh": bias_hh}
+    arrays = Arrays(function, dtype, None, **parameters)
     count = arguments.length(function, "count", count)
-    inputs = [arrays.floats(argument, value) for argument, value in given.items()]
+    inputs = [arrays.floats(argument, value) for argument, value in parameters.items()]
     width = inputs[0].shape[0] if inputs[0].ndim else 0
     shapes = ((width,), (3 * width, width), (3 * width,), (3 * width,))
-    for argument, value, shape in zip(given, inputs, shapes, strict=True):
+    for argument, value, shape in zip(parameters, inputs, shapes, strict=True):
         arguments.check_shape(function, argument, tuple(value.shape), shape)
     arguments.check_byte_count(function, (count, width), 8)
     if arrays.is_torch:
@@ -389,21 +389,21 @@ def combine(x: Any, encoding: Any, *, how: Combination = "add", x_scale: float =
     arguments.check_name(function, "how", how, COMBINATIONS)
     x_scale = arguments.factor(function, "x_scale", x_scale, x.dtype)
     encoding = arrays.real(arrays.floats("encoding", encoding))
-    shape, given = tuple(x.shape), tuple(encoding.shape)
+    shape, sizes = tuple(x.shape), tuple(encoding.shape)
     fits = (
-        2 <= len(given) <= len(shape)
-        and given[-2] == shape[-2]
-        and (how == "concatenate" or given[-1] == shape[-1] or given[-1] == 1)
-        and all(n == m or n == 1 for n, m in zip(given[-3::-1], shape[-3::-1], strict=False))
+        2 <= len(sizes) <= len(shape)
+        and sizes[-2] == shape[-2]
+        and (how == "concatenate" or sizes[-1] == shape[-1] or sizes[-1] == 1)
+        and all(n == m or n == 1 for n, m in zip(sizes[-3::-1], shape[-3::-1], strict=False))
     )
     if not fits:
         width = "e" if how == "concatenate" else "d or 1"
         expected = f"shape [..., s, {width}] for x [..., s, d] of shape {list(shape)}"
-        wrong_value(function, "encoding", expected, list(given))
+        wrong_value(function, "encoding", expected, list(sizes))
     scaled = arrays.real(x) * x_scale
     if how == "add":
         return arrays.rounded(scaled + encoding)
     if how == "multiply":
         return arrays.rounded(scaled * encoding)
-    encoding = arrays.xp.broadcast_to(encoding, (*shape[:-1], given[-1]))
+    encoding = arrays.xp.broadcast_to(encoding, (*shape[:-1], sizes[-1]))
     return arrays.rounded(arrays.xp.concatenate([scaled, encoding], -1))

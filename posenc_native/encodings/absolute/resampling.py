@@ -130,8 +130,8 @@ def resample_positions(
             )
         before *= new_length
     resampled = arrays.rounded(grid.reshape((*leading, math.prod(new), dim)))
-    kept = table[..., :prefix, :]
-    return arrays.xp.concatenate([kept, resampled], -2)
+    prefix_rows = table[..., :prefix, :]
+    return arrays.xp.concatenate([prefix_rows, resampled], -2)
 
 
 def _sizes(function: str, argument: str, value: Any) -> tuple[int, ...]:

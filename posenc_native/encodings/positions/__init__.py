@@ -10,8 +10,8 @@
 `apply_rotary` takes the results as positions (several axes with its axis_map). Arguments are
 integers of any width, results are int64. Tensors give tensors on their device.
 
-The shape of a result never depends on the values of arguments: lengths are given, or come from the
-shapes of the arguments. So torch.compile(fullgraph=True) and torch.export support all functions.
+The shape of a result never depends on the values of arguments: lengths are arguments, or come from
+the shapes of arguments. So torch.compile(fullgraph=True) and torch.export support all functions.
 Errors depend on values only if these can be read (NumPy, tensors on the CPU that are not traced).
 
 Tokens that are not rotated (prefixes, class tokens, excluded keys) have position 0 on every axis;

@@ -48,7 +48,7 @@ class PackedPart(NamedTuple):
     indices: their places in the row, ``[t / ranks]``: ``x[part.indices]`` selects them.
     positions: their positions in their sequences.
     segments: the sequence of each token, numbered as in `posenc_native.positions.packed_segments`.
-    cu_seqlens: ``[n + 1]``, where the sequences begin and the last one ends on this rank.
+    cu_seqlens: ``[n + 1]``, where the sequences begin and the last sequence ends on this rank.
     """
 
     indices: Any
@@ -226,7 +226,7 @@ class ContextParallel:
         """The parts of a whole row's bias for the scores of this part with the keys of a rank.
 
         Such scores are rectangles with evenly spaced queries and keys: four for "zigzag", otherwise
-        one. For each, ``diagonals[..., rectangle.diagonals]`` is an ordinary bias by distance. An
+        one. For a rectangle, ``diagonals[..., rectangle.diagonals]`` is a bias by distance. An
         index of columns is sliced the same way.
 
         Args:
@@ -258,11 +258,11 @@ class ContextParallel:
         share = share_of(function, self.rank, self.ranks, self.order)
         length = shared_length(function, "length", length, share)
         with_keys = share_of(function, keys, self.ranks, self.order).chunks(length)
-        found = []
+        rectangles = []
         for i, queries in enumerate(share.chunks(length)):
             for j, key_chunk in enumerate(with_keys):
-                found.append(_rectangle(length, i, queries, j, key_chunk))
-        return found
+                rectangles.append(_rectangle(length, i, queries, j, key_chunk))
+        return rectangles
 
 
 def _rectangle(length: int, i: int, queries: slice, j: int, keys: slice) -> Rectangle:

@@ -113,10 +113,10 @@ def grid_positions(sizes: Sequence[int], *, merge_size: int = 1, device: Any = N
 def _lengths(function: str, argument: str, sizes: Any) -> list[int]:
     """The number of cells along each axis of a grid."""
     try:
-        given = list(sizes)
+        counts = list(sizes)
     except TypeError:
         wrong_type(function, argument, "ints, one for each axis", type(sizes).__name__)
-    lengths = [arguments.length(function, argument, size) for size in given]
+    lengths = [arguments.length(function, argument, size) for size in counts]
     if not lengths:
         wrong_value(function, argument, "a size for each axis", lengths)
     if not any(arguments.is_symbolic(length) for length in lengths):
@@ -141,7 +141,7 @@ def packed_grid_positions(
     """Positions of the patches of several images and videos, packed one after another.
 
     Args:
-        grid_sizes: integers ``[n, 3]``, time, height and width of each in patches
+        grid_sizes: integers ``[n, 3]``, time, height and width of each grid in patches
             (``grid_thw``).
         total: t, the total number of patches.
         merge_size: as in `grid_positions`: an int > 0, the side of the blocks of cells.
@@ -247,10 +247,12 @@ def image_coordinates(
     lengths = _lengths(function, "sizes", sizes)
     scales = [1.0] * len(lengths)
     if reference is not None:
-        others = _lengths(function, "reference", reference)
-        if len(others) != len(lengths) or min(others) < 1:
-            wrong_value(function, "reference", f"{len(lengths)} sizes of at least 1", others)
-        scales = [other / max(length, 1) for other, length in zip(others, lengths, strict=True)]
+        references = _lengths(function, "reference", reference)
+        if len(references) != len(lengths) or min(references) < 1:
+            wrong_value(function, "reference", f"{len(lengths)} sizes of at least 1", references)
+        scales = [
+            target / max(length, 1) for target, length in zip(references, lengths, strict=True)
+        ]
     unit = {"min": min(lengths), "max": max(lengths)}.get(normalize)
     cell = arrays.arange(math.prod(lengths))
     coordinates = []
@@ -408,13 +410,13 @@ def read_grids(arrays: Arrays, argument: str, value: Any, merges: tuple[int, int
 
 
 def nth_of(arrays: Arrays, counts: Any, nth: Any) -> tuple[Any, Any]:
-    """The index of the thing that has the nth cell, and the cell's number within it.
+    """The index of the grid that has the nth cell, and the cell's number within it.
 
-    counts: the numbers of cells of n > 0 things. Cells after the last thing count as part of it.
+    counts: the numbers of cells of n > 0 grids. Cells after the last grid count as part of it.
     """
     ends = counts.cumsum(0)
-    thing = arrays.xp.searchsorted(ends, nth, side="right").clip(max=counts.shape[0] - 1)
-    return thing, nth - (ends - counts)[thing]
+    grid = arrays.xp.searchsorted(ends, nth, side="right").clip(max=counts.shape[0] - 1)
+    return grid, nth - (ends - counts)[grid]
 
 
 def places_of(cell: Any, sizes: Sequence[Any], merge: int) -> list[Any]:

@@ -54,7 +54,7 @@ class Tokens(NamedTuple):
 
     indices: their places in the whole row, int64 ``[t / ranks]``.
     segments: the sequence of each token; n for tokens after the last sequence.
-    cu_seqlens: where the sequences begin and the last one ends on this rank, int64 ``[n + 1]``.
+    cu_seqlens: where sequences begin and the last sequence ends on this rank, int64 ``[n + 1]``.
     """
 
     indices: Any
@@ -81,9 +81,9 @@ def check_order(function: str, order: Any, *, cut: bool) -> None:
         wrong_value(function, "order", expected, repr(order), hint)
 
 
-def shared_length(function: str, argument: str, given: Any, share: Share) -> int:
+def shared_length(function: str, argument: str, value: Any, share: Share) -> int:
     """The length of a row; ValueError if the ranks cannot divide it evenly."""
-    length: int = arguments.length(function, argument, given)
+    length: int = arguments.length(function, argument, value)
     if length % share.parts:
         hint = (
             "torch's context_parallel silently cuts such a row contiguously: pad it, or write "
@@ -105,14 +105,14 @@ def packed_tokens(arrays: Arrays, bounds: Any, total: int, share: Share) -> Toke
     own = arrays.arange(part)
     if share.order == "zigzag":
         # Each sequence is cut alike, so the bounds on each rank are those of the row / ranks.
-        here = edges // ranks
-        segments = xp.searchsorted(here[1:], own, side="right")
+        local_bounds = edges // ranks
+        segments = xp.searchsorted(local_bounds[1:], own, side="right")
         chunk = (edges[1:] - edges[:-1])[segments] // share.parts
-        place = own - here[segments]
+        place = own - local_bounds[segments]
         head = share.rank * chunk + place
         tail = (share.parts - 2 - share.rank) * chunk + place
         indices = edges[segments] + xp.where(place < chunk, head, tail)
-        return Tokens(indices, segments, here[:-1])
+        return Tokens(indices, segments, local_bounds[:-1])
     if share.order == "striped":
         row = own * ranks + share.rank
         segments = xp.searchsorted(edges[1:], row, side="right")
@@ -120,14 +120,14 @@ def packed_tokens(arrays: Arrays, bounds: Any, total: int, share: Share) -> Toke
     begin = share.rank * part
     row = own + begin
     segments = xp.searchsorted(edges[1:], row, side="right")
-    here = (bounds - begin).clip(0, part)
+    local_bounds = (bounds - begin).clip(0, part)
     if share.order == "head_tail":
         first = edges[segments]
         chunk = (edges[1:] - edges[:-1])[segments] // share.parts
         number = (row - first) // chunk.clip(min=1)
         source = xp.where(number % 2 == 0, number // 2, share.parts - 1 - number // 2)
         row = row + (source - number) * chunk
-    return Tokens(row, segments, here)
+    return Tokens(row, segments, local_bounds)
 
 
 def _check_lengths(arrays: Arrays, edges: Any, share: Share) -> None:

@@ -142,11 +142,13 @@ def padded_positions(
     """
     function = "padded_positions"
     arrays = Arrays(function, attention_mask=attention_mask, start=start)
-    there = token_mask(arrays, attention_mask)
-    first = first_positions(arrays, start, there.shape[0])
+    tokens = token_mask(arrays, attention_mask)
+    first = first_positions(arrays, start, tokens.shape[0])
     # torch's DTensors sum along the wrong axis if it is counted from the end.
-    count = there.cumsum(there.ndim - 1) - 1 + (first if isinstance(first, int) else first[:, None])
-    return arrays.xp.where(there, count, plain_integer(function, "padding", padding))
+    count = (
+        tokens.cumsum(tokens.ndim - 1) - 1 + (first if isinstance(first, int) else first[:, None])
+    )
+    return arrays.xp.where(tokens, count, plain_integer(function, "padding", padding))
 
 
 def first_positions(arrays: Arrays, start: Any, count: int) -> Any:
@@ -187,10 +189,10 @@ def _segments(arrays: Arrays, bounds: Any, total: int) -> tuple[Any, Any]:
 
 
 def token_mask(arrays: Arrays, mask: Any) -> Any:
-    given = arrays.integers("attention_mask", mask, ("bool", *arguments.INTEGER_DTYPES))
-    if given.ndim != 2:
-        wrong_value(arrays.function, "attention_mask", "shape [b, s]", list(given.shape))
-    return given != 0
+    tokens = arrays.integers("attention_mask", mask, ("bool", *arguments.INTEGER_DTYPES))
+    if tokens.ndim != 2:
+        wrong_value(arrays.function, "attention_mask", "shape [b, s]", list(tokens.shape))
+    return tokens != 0
 
 
 def plain_integer(function: str, argument: str, value: object) -> int:

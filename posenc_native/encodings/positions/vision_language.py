@@ -99,10 +99,10 @@ def vision_language_positions(
     if types.ndim != 2:
         wrong_value(function, "token_types", "shape [b, s]", list(types.shape))
     if attention_mask is None:
-        there = arrays.xp.ones_like(types) != 0
+        tokens = arrays.xp.ones_like(types) != 0
     else:
-        there = token_mask(arrays, attention_mask)
-        arguments.check_shape(function, "attention_mask", there.shape, types.shape)
+        tokens = token_mask(arrays, attention_mask)
+        arguments.check_shape(function, "attention_mask", tokens.shape, types.shape)
     merge = arguments.size(function, "spatial_merge_size", spatial_merge_size)
     frames = arguments.size(function, "temporal_merge_size", temporal_merge_size)
     if not merge or not frames:
@@ -113,16 +113,16 @@ def vision_language_positions(
 
     # How much the next position advances at a token: 1 at text, the extent of the grid at the first
     # token of an image, 0 at its other tokens and at padding.
-    move = arrays.whole(there)
+    move = arrays.whole(tokens)
     # How much has been added since the place from which a token counts, its own move included.
     since = arrays.xp.ones_like(move)
     place = [arrays.xp.zeros_like(move)] * 3
-    for argument, given, kind, merges, interval, split in (
+    for argument, cells, kind, merges, interval, split in (
         ("image_grids", image_grids, 1, (1, merge, merge), None, False),
         ("video_grids", video_grids, 2, (frames, merge, merge), time_interval, split_frames),
     ):
-        mine = there & (types == kind)
-        grids = None if given is None else read_grids(arrays, argument, given, merges)
+        mine = tokens & (types == kind)
+        grids = None if cells is None else read_grids(arrays, argument, cells, merges)
         if grids is None or grids.shape[0] == 0:
             _check_count(arrays, argument, mine, 0)
             continue
@@ -132,7 +132,7 @@ def vision_language_positions(
         nth = (arrays.whole(mine).reshape(-1).cumsum(0) - 1).clip(min=0).reshape(mine.shape)
         grid, cell = nth_of(arrays, counts, nth)
         frame, row, column = places_of(cell, [size[grid].clip(min=1) for size in sizes], 1)
-        _check_together(arrays, there, mine, (grid, frame) if split else (grid,))
+        _check_together(arrays, tokens, mine, (grid, frame) if split else (grid,))
         if split:
             frame = arrays.xp.zeros_like(frame)
         first = (frame == 0) & (row == 0) & (column == 0)
@@ -143,18 +143,18 @@ def vision_language_positions(
         move = arrays.xp.where(mine, arrays.whole(first) * extent, move)
         since = arrays.xp.where(mine, extent, since)
         place = [
-            arrays.xp.where(mine, in_grid, other)
-            for in_grid, other in zip((frame, row, column), place, strict=True)
+            arrays.xp.where(mine, in_grid, before)
+            for in_grid, before in zip((frame, row, column), place, strict=True)
         ]
     start = move.cumsum(-1) - since
     positions = arrays.xp.stack([start + of_axis for of_axis in place])
     absent = plain_integer(function, "padding", padding)
     # With a column of -1, so that a row without tokens also has a largest position.
-    ends = arrays.xp.where(there, positions, -1)
+    ends = arrays.xp.where(tokens, positions, -1)
     none = arrays.xp.zeros_like(ends.sum(-1)) - 1
     ends = arrays.xp.concatenate([ends, none[..., None]], -1)
-    deltas = arrays.xp.amax(ends, (0, 2)) + 1 - arrays.whole(there).sum(-1)
-    return arrays.xp.where(there, positions, absent), deltas
+    deltas = arrays.xp.amax(ends, (0, 2)) + 1 - arrays.whole(tokens).sum(-1)
+    return arrays.xp.where(tokens, positions, absent), deltas
 
 
 def _interval(arrays: Arrays, value: Any, count: int, grid: Any) -> Any:
@@ -180,21 +180,21 @@ def _check_count(arrays: Arrays, argument: str, mine: Any, count: Any) -> None:
         wrong_value(arrays.function, argument, wanted, expected)
 
 
-def _check_together(arrays: Arrays, there: Any, mine: Any, things: tuple[Any, ...]) -> None:
+def _check_together(arrays: Arrays, mask: Any, mine: Any, labels: tuple[Any, ...]) -> None:
     """ValueError unless tokens of one image are adjacent, except for padding, in one row.
 
-    things: arrays like `mine` that are equal for all tokens of one image.
+    labels: arrays like `mine` that are equal for all tokens of one image.
     """
-    tokens, present = arrays.seen(mine), arrays.seen(there)
+    tokens, present = arrays.seen(mine), arrays.seen(mask)
     if tokens is None or present is None:
         return
     row, column = np.nonzero(tokens)
     nth = present.cumsum(-1)[row, column]
-    of_one = np.ones(len(row[1:]), bool)
-    for thing in things:
-        of_token = np.asarray(thing)[row, column]
-        of_one &= of_token[1:] == of_token[:-1]
-    apart = np.flatnonzero(of_one & ((np.diff(row) != 0) | (np.diff(nth) != 1)))
+    same_image = np.ones(len(row[1:]), bool)
+    for label in labels:
+        of_token = np.asarray(label)[row, column]
+        same_image &= of_token[1:] == of_token[:-1]
+    apart = np.flatnonzero(same_image & ((np.diff(row) != 0) | (np.diff(nth) != 1)))
     if len(apart):
         at = [[int(row[i]), int(column[i])] for i in (apart[0], apart[0] + 1)]
         expected = "tokens of an image or video next to each other in one row"

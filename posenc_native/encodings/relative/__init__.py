@@ -17,8 +17,8 @@ columns (`toeplitz_bias`, `relative_gather` and the like) default to 0: diagonal
 already include the offset, and `origin` specifies the entry of distance 0. Shaw's and
 Transformer-XL's modules attend to a memory before the queries: their queries end where the keys do.
 
-Results are arrays; they are tensors if an argument is a tensor or a torch dtype, or if a device is
-given. Numbers are computed in float64 and rounded at the end, to float32 unless `dtype` is float16,
+Results are arrays; they are tensors if an argument is a tensor or a torch dtype, or if device is
+set. Numbers are computed in float64 and rounded at the end, to float32 unless `dtype` is float16,
 bfloat16 or float64 (to 16 bits via float32). Gradients reach every tensor of numbers. Values from a
 table keep its dtype.
 """

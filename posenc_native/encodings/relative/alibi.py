@@ -41,7 +41,7 @@ __all__ = ["alibi_columns", "alibi_diagonals", "alibi_slopes"]
 
 
 if TYPE_CHECKING:
-    Given = TypeVar("Given")  # the type of given numbers
+    Input = TypeVar("Input")  # the type of the numbers a caller passes
 
     class Shape(TypedDict, total=False):
         """Keywords of diagonals that do not hold numbers."""
@@ -50,17 +50,17 @@ if TYPE_CHECKING:
         causal: bool
         heads: Heads
 
-    class Alibi(Shape, Generic[Given], total=False):
+    class Alibi(Shape, Generic[Input], total=False):
         """Keywords of diagonals."""
 
-        q_offset: Given | None
-        slopes: Given | None
+        q_offset: Input | None
+        slopes: Input | None
 
-    class Columns(TypedDict, Generic[Given], total=False):
+    class Columns(TypedDict, Generic[Input], total=False):
         """Keywords of columns."""
 
-        key_mask: Given | None
-        slopes: Given | None
+        key_mask: Input | None
+        slopes: Input | None
         rounding: AlibiRounding
 
 
@@ -264,19 +264,19 @@ def _slopes(
     count = arguments.head_count(function, "num_heads", num_heads)
     own = heads_of(function, heads, count)
     if slopes is not None:
-        given = arrays.parameter("slopes", slopes)
-        if given.ndim not in (1, 2) or given.shape[-1] != len(own):
+        parameter = arrays.parameter("slopes", slopes)
+        if parameter.ndim not in (1, 2) or parameter.shape[-1] != len(own):
             expected = f"shape [H] = [{len(own)}] or [B, H] = [B, {len(own)}]"
-            wrong_value(function, "slopes", expected, list(given.shape))
-        return given
+            wrong_value(function, "slopes", expected, list(parameter.shape))
+        return parameter
     if not as_trained or count == 0:
         return arrays.constant(_slopes_of(own, count, 8.0))
     below = 1 << (count.bit_length() - 1)
     first = arrays.float32_powers(2.0 ** (-8.0 / below), list(range(1, below + 1)))
-    others = list(range(1, 2 * (count - below), 2))
-    if not others:
+    exponents = list(range(1, 2 * (count - below), 2))
+    if not exponents:
         return first
-    second = arrays.float32_powers(2.0 ** (-4.0 / below), others)
+    second = arrays.float32_powers(2.0 ** (-4.0 / below), exponents)
     return arrays.xp.concatenate([first, second])
 
 

@@ -29,7 +29,7 @@ from posenc_native.core.calls.arguments import (
 from posenc_native.engines import backend, late
 
 from .causal import causal_entries
-from .entries import Lengths, first_entry, given_or_default, lengths_of, matrix_lengths
+from .entries import Lengths, entry_or_default, first_entry, lengths_of, matrix_lengths
 
 if TYPE_CHECKING:
     import torch
@@ -141,7 +141,7 @@ def toeplitz_bias(
     if out is not None and type(out) is not np.ndarray:
         arguments.check_no_mask(function, "out", out)
     return backend.implementation.toeplitz_bias(
-        diagonals, q_len, k_len, given_or_default(start, q_len), offsets, dtype, out
+        diagonals, q_len, k_len, entry_or_default(start, q_len), offsets, dtype, out
     )
 
 
@@ -218,7 +218,7 @@ def add_toeplitz_bias(
     if out is not None and type(out) is not np.ndarray:
         arguments.check_no_mask(function, "out", out)
     return backend.implementation.add_toeplitz_bias(
-        scores, diagonals, rows, columns, given_or_default(start, rows), q_offset, out
+        scores, diagonals, rows, columns, entry_or_default(start, rows), q_offset, out
     )
 
 
@@ -287,5 +287,5 @@ def diagonal_sums(
     if is_tensor(grad):
         return late.torch_operations().diagonal_sums(grad, shape, rows, columns, start, q_offset)
     return backend.implementation.diagonal_sums(
-        grad, shape, rows, columns, given_or_default(start, rows), q_offset
+        grad, shape, rows, columns, entry_or_default(start, rows), q_offset
     )

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["deberta_bucket", "relative_position_bucket"]
 
 
-# The beginning of each is computed to 70 digits; CPM-Ant has the most, 512.
+# The beginning of each step is computed to 70 digits; CPM-Ant has the most, 512.
 BUCKET_LIMIT = 2**14
 
 
@@ -50,7 +50,7 @@ def relative_position_bucket(
     """T5's bucket of each distance, from exact integer thresholds: no logarithm, no rounding.
 
     The first half of the buckets of a direction hold one distance each. The other buckets hold the
-    distances up to max_distance in logarithmic steps; the last one holds everything beyond.
+    distances up to max_distance in logarithmic steps; the last bucket holds everything beyond.
 
     Args:
         relative_position: key minus query, integers of any dtype and shape.
@@ -157,10 +157,10 @@ _LIMIT_KEPT = 2**14
 
 
 @lru_cache(maxsize=8)
-def _t5_buckets_near(both: bool, buckets: int, limit: int) -> npt.NDArray[np.int64]:
+def _t5_buckets_near(bidirectional: bool, buckets: int, limit: int) -> npt.NDArray[np.int64]:
     """The buckets of the distances -limit .. limit."""
     arrays = Arrays("t5_diagonals")
-    near = _t5_bucket(arrays, np.arange(-limit, limit + 1), both, buckets, limit)
+    near = _t5_bucket(arrays, np.arange(-limit, limit + 1), bidirectional, buckets, limit)
     near.flags.writeable = False
     return near  # type: ignore[no-any-return]
 
@@ -170,26 +170,28 @@ def _t5_options(
 ) -> tuple[bool, int, int]:
     """Whether there are two directions, the buckets of one direction, and max_distance; checked."""
     function = arrays.function
-    both = arrays.flag("bidirectional", bidirectional)
+    two_directions = arrays.flag("bidirectional", bidirectional)
     count = _bucket_count(function, "num_buckets", num_buckets)
-    if count < (4 if both else 2) or (both and count % 2):
-        expected = "an even number >= 4 (bidirectional)" if both else "a number >= 2"
+    if count < (4 if two_directions else 2) or (two_directions and count % 2):
+        expected = "an even number >= 4 (bidirectional)" if two_directions else "a number >= 2"
         wrong_value(function, "num_buckets", expected, count)
-    buckets = count // 2 if both else count
+    buckets = count // 2 if two_directions else count
     limit = arguments.size(function, "max_distance", max_distance)
     if limit <= buckets // 2:
         expected = f"a number > {buckets // 2} (the distances with their own bucket)"
         wrong_value(function, "max_distance", expected, limit)
-    return both, buckets, limit
+    return two_directions, buckets, limit
 
 
-def _t5_bucket(arrays: Arrays, distances: Any, both: bool, buckets: int, limit: int) -> Any:
+def _t5_bucket(
+    arrays: Arrays, distances: Any, bidirectional: bool, buckets: int, limit: int
+) -> Any:
     xp = arrays.xp
     # First, so that the sign of any int64 can be removed.
     distances = xp.clip(distances, -limit, limit)
-    far = abs(distances) if both else xp.clip(-distances, 0, None)
+    far = abs(distances) if bidirectional else xp.clip(-distances, 0, None)
     bucket = arrays.steps(t5_steps(buckets, limit), far)
-    return bucket + buckets * (distances > 0) if both else bucket
+    return bucket + buckets * (distances > 0) if bidirectional else bucket
 
 
 @constant

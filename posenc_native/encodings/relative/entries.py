@@ -90,7 +90,7 @@ def first_entry(
     return (first[0] - q_offset, *first[1:]), None
 
 
-def given_or_default(start: tuple[int, ...] | None, q_len: tuple[int, ...]) -> tuple[int, ...]:
+def entry_or_default(start: tuple[int, ...] | None, q_len: tuple[int, ...]) -> tuple[int, ...]:
     """The entry of query 0 and key 0 on each axis, with None replaced; see `first_entry`."""
     return tuple(queries - 1 for queries in q_len) if start is None else start
 

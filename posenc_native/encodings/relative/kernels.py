@@ -40,24 +40,24 @@ __all__ = ["fire_bias", "kerple_diagonals", "sandwich_diagonals"]
 
 
 if TYPE_CHECKING:
-    Given = TypeVar("Given")  # the type of given numbers
+    Input = TypeVar("Input")  # the type of the numbers a caller passes
 
-    class Kerple(TypedDict, Generic[Given], total=False):
+    class Kerple(TypedDict, Generic[Input], total=False):
         """Keywords of KERPLE's diagonals."""
 
         kind: KerpleKind
         symmetric: bool
         causal: bool
-        q_offset: Given | None
+        q_offset: Input | None
 
-    class Sandwich(TypedDict, Generic[Given], total=False):
+    class Sandwich(TypedDict, Generic[Input], total=False):
         """Keywords of Sandwich's diagonals."""
 
         dim: int
         base: float
         causal: bool
         heads: Heads
-        q_offset: Given | None
+        q_offset: Input | None
 
 
 @overload
@@ -258,8 +258,8 @@ def fire_bias(
     weight = _first_parameter(function)
     if dtype is None and weight is not None:
         dtype = weight.dtype
-    given = {"c": c, "threshold": threshold, "q_offset": q_offset, "function": weight}
-    arrays = Arrays(name, dtype, device, **given)
+    inputs = {"c": c, "threshold": threshold, "q_offset": q_offset, "function": weight}
+    arrays = Arrays(name, dtype, device, **inputs)
     scale, least = arrays.one("c", c), arrays.one("threshold", threshold)
     addend = arguments.finite_number(name, "eps", eps)
     causal = arrays.flag("causal", causal)

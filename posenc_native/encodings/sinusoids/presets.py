@@ -71,13 +71,13 @@ def spec_arguments(name: object, dim: object, options: Mapping[str, Any]) -> Spe
     """The arguments of a preset by name."""
     arguments.check_known_name(_FUNCTION, "name", name, _PRESETS, "SinusoidalSpec.presets()")
     make = _PRESETS[str(name)]
-    _dim, *known = inspect.signature(make).parameters
+    _dim, *names = inspect.signature(make).parameters
     for option in options:
-        if option not in known:
-            expected = f"one of the options of {name}, {', '.join(known) or '(there is none)'}"
+        if option not in names:
+            expected = f"one of the options of {name}, {', '.join(names) or '(there is none)'}"
             wrong_value(_FUNCTION, "options", expected, option)
     for option, parameter in inspect.signature(make).parameters.items():
-        if option in known and parameter.default is parameter.empty and option not in options:
+        if option in names and parameter.default is parameter.empty and option not in options:
             expected = f"{option}, which {name} needs"
             wrong_value(_FUNCTION, "options", expected, list(options) or None)
     return make(arguments.size(_FUNCTION, "dim", dim), **options)

@@ -221,14 +221,14 @@ class SinusoidalSpec:
         width = self.dim - (axes if self.include_coordinates else 0)
         shares = self.shares or (1,) * axes
         unit = 2 * sum(shares)
-        whole, left = width // unit, width % unit  # torch.compile does not support divmod
+        units, rest = width // unit, width % unit  # torch.compile does not support divmod
         uneven = len(set(shares)) > 1
-        if width < 0 or (left and (self.remainder == "error" or uneven)):
+        if width < 0 or (rest and (self.remainder == "error" or uneven)):
             also = f" and {self.dim - width} more" if self.include_coordinates else ""
             wrong_value("SinusoidalSpec", "dim", f"a multiple of {unit}{also}", self.dim)
         if uneven and self.axis_place != "outer":
             wrong_value("SinusoidalSpec", "axis_place", "'outer' with shares", self.axis_place)
-        parts = whole + (1 if left and self.remainder == "cut" else 0)
+        parts = units + (1 if rest and self.remainder == "cut" else 0)
         return tuple(parts * share for share in shares)
 
     @overload
@@ -276,8 +276,8 @@ class SinusoidalSpec:
         if width > self.dim:
             table = table[..., : self.dim]
         if self.zero_position is not None:
-            there = (points[0] != self.zero_position)[..., None]
-            table = xp.where(there, table, _zeros(arrays, table, ()))
+            mask = (points[0] != self.zero_position)[..., None]
+            table = xp.where(mask, table, _zeros(arrays, table, ()))
         if self.zero_rows and _is_shape(positions, len(self.axis_order)):
             table = table.reshape(math.prod(leading), table.shape[-1])
             zeros = _zeros(arrays, table, (self.zero_rows, table.shape[-1]))
@@ -296,10 +296,12 @@ class SinusoidalSpec:
             points = list(grid.of_shape(shape, dtype=dtype, device=device))
         else:
             several = axes > 1 and isinstance(positions, (tuple, list))
-            given = list(positions) if several else [positions]
-            if several and len(given) != axes:
-                wrong_value(function, "positions", f"{axes} coordinates", len(given))
-            named = {f"positions[{i}]" if several else "positions": p for i, p in enumerate(given)}
+            coordinates = list(positions) if several else [positions]
+            if several and len(coordinates) != axes:
+                wrong_value(function, "positions", f"{axes} coordinates", len(coordinates))
+            named = {
+                f"positions[{i}]" if several else "positions": p for i, p in enumerate(coordinates)
+            }
             arrays = Arrays(function, dtype, device, **named)
             points = [point_of(arrays, name, value) for name, value in named.items()]
             if not several and arguments.dtype_name(points[0].dtype) == "bool":
