@@ -87,7 +87,7 @@ def rotary_append(
         cache_layout: the axes of the caches in memory order, ending in d. "bhsd" or "bshd": one row
             per batch entry, and a slot is an index along s. "shd" or "hsd": one pool for all.
             "pshd" or "phsd": pages, and a slot is page * size of a page + place in the page.
-        norm: whether to apply the norm to `q` and `k`; default True if a weight is given.
+        norm: whether to apply the norm to `q` and `k`; default True with a weight.
         q_weight, k_weight, eps, norm_over, weight_offset, norm_first, compute: as in
             `norm_rotary_qk`.
         positions: None, an int, ``[s]``, ``[b, s]`` or ``[1, s]``, as in `apply_rotary`.
@@ -125,17 +125,17 @@ def rotary_append(
     to = inplace if out is None else _outputs("rotary_append", q, out, inplace, return_k)
     if norm is None:
         norm = q_weight is not None or k_weight is not None
-    given = q_weight, k_weight, norm, eps, norm_over, weight_offset, norm_first
+    of_norm = q_weight, k_weight, norm, eps, norm_over, weight_offset, norm_first
     cache = keys, values, slots, cache_layout, return_k
     results = backend.door.rotary_append(
         q, k, v, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, *ALIKE,
-        compute, *given, *cache, to,
+        compute, *of_norm, *cache, to,
     )  # fmt: skip
     if results is NotImplemented:
         refuse_missing(rotary_append, q, k, v, positions, inv_freq, keys, values, slots)
         rotation = Rotation(positions, inv_freq, layout, pairing, rotary_start, axis_map, scale)
         places = outs_of(to, q, k) if return_k else outs_of(to, q)
-        call = Call(ROTARY_APPEND, (q, k, v), rotation, places, (compute,), Norm(*given), cache)
+        call = Call(ROTARY_APPEND, (q, k, v), rotation, places, (compute,), Norm(*of_norm), cache)
         results = run(call)
     return results if return_k else results[0]
 

@@ -175,7 +175,7 @@ class FullWidthRotary:
         """
         function, rope = "FullWidthRotary", self.first
         layout = rope.layout if layout is None else layout
-        given = q, k
+        originals = q, k
         if not is_tensor(q):
             q, k = as_operands(function, q, k, inplace)
         rope._check_width(function, "q", q)
@@ -198,7 +198,7 @@ class FullWidthRotary:
             return rotated_q, rotated_k
         _written(q, q, rotated_q, layout)
         _written(k, k, rotated_k, layout)
-        return given
+        return originals
 
     @overload
     def apply(self, x: TensorLike, positions: Numbers | None = ..., *, out: OutTensor = ...,

@@ -123,8 +123,8 @@ def rerotate(
     rope._check_width(function, "keys", keys)
     xp = Arrays(function, keys=keys, positions=positions, new_positions=new_positions)
     old, new = (
-        _moved_positions(xp, name, given, keys, layout, rope.axis_map is not None)
-        for name, given in (("positions", positions), ("new_positions", new_positions))
+        _moved_positions(xp, name, value, keys, layout, rope.axis_map is not None)
+        for name, value in (("positions", positions), ("new_positions", new_positions))
     )
     if rope.axis_map is not None and old.shape[0] != new.shape[0]:
         got = list(new.shape)
@@ -155,18 +155,18 @@ def rerotate(
         axes = axis_map == xp.arange(len(old))[:, None]
     # Phases of both, one forward and one backward, are the phases of a sum over twice the axes.
     old, new = xp.broadcast(old, new)
-    both = xp.xp.concatenate([xp.xp.where(axes, f, 0.0) for f in (new_inv_freq, -inv_freq)])
-    return apply_rotary(keys, xp.xp.concatenate([new, old]), both[:, None], **options)
+    frequencies = xp.xp.concatenate([xp.xp.where(axes, f, 0.0) for f in (new_inv_freq, -inv_freq)])
+    return apply_rotary(keys, xp.xp.concatenate([new, old]), frequencies[:, None], **options)
 
 
 def _moved_positions(
-    xp: Arrays, name: str, given: Any, keys: Any, layout: str, by_axis: bool
+    xp: Arrays, name: str, positions: Any, keys: Any, layout: str, by_axis: bool
 ) -> Any:
     """Positions as an int64 array or tensor; floating-point positions are unchanged."""
     view = rotary_view(xp.function, tuple(keys.shape), layout, "half", 0, 0, "keys")
-    if given is None or arguments.is_count(given):
-        given = positions_in(xp.function, given or 0, keys, layout)
-    points = xp.positions(name, given)
+    if positions is None or arguments.is_count(positions):
+        positions = positions_in(xp.function, positions or 0, keys, layout)
+    points = xp.positions(name, positions)
     before = tuple(points.shape[:1]) if by_axis else ()
     view.check_tokens(xp.function, name, tuple(points.shape), before=before)
     return xp.integers(name, points, arguments.INTEGER_DTYPES) if _is_integer(points) else points

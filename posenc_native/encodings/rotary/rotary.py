@@ -119,7 +119,7 @@ class Rotary(Verbs):
         scale: float | None = None,
     ) -> None:
         head_dim = arguments.size("Rotary", "head_dim", head_dim)
-        given = inv_freq is not None
+        explicit = inv_freq is not None
         if inv_freq is not None:
             if (base, rotary_dim, scaling) != (10000.0, None, None):
                 got = "at least one"
@@ -144,7 +144,7 @@ class Rotary(Verbs):
         # Checks the slice and the pairing.
         rotary_view(
             "Rotary", (1, head_dim), "sd", pairing, rotary_start, len(inv_freq),
-            angles="inv_freq" if given else "rotary_dim",
+            angles="inv_freq" if explicit else "rotary_dim",
         )  # fmt: skip
         check_layout("Rotary", layout)
         axes = None
@@ -166,7 +166,7 @@ class Rotary(Verbs):
             "inv_freq": inv_freq,
             "scale": attention_factor,
             "_given": {
-                **({"inv_freq": tuple(inv_freq.tolist())} if given else {}),
+                **({"inv_freq": tuple(inv_freq.tolist())} if explicit else {}),
                 **({} if scale is None else {"scale": attention_factor}),
             },
             "_tensors": None,
@@ -214,8 +214,8 @@ class Rotary(Verbs):
             ... ).base
             500000.0
         """
-        given = rotary_arguments(config, layer_type, layer=layer, seq_len=seq_len)
-        return cls(**given, layout=layout)
+        options = rotary_arguments(config, layer_type, layer=layer, seq_len=seq_len)
+        return cls(**options, layout=layout)
 
     @classmethod
     def preset(
@@ -247,7 +247,7 @@ class Rotary(Verbs):
 
     @staticmethod
     def presets() -> Mapping[str, RotaryPreset]:
-        """The published models that `preset` knows by name, and the facts of each.
+        """The published models that `preset` knows by name, and the facts of each model.
 
         Returns:
             A read-only mapping from name to facts: head_dim, base, pairing, rotary_dim, scaling,
@@ -294,7 +294,7 @@ class Rotary(Verbs):
         return self._torch(x.device) if arguments.is_tensor(x) else (self.inv_freq, self.axis_map)
 
     def _torch(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """inv_freq and axis_map as tensors on a device, made once for each."""
+        """inv_freq and axis_map as tensors on a device, made once per device."""
         tensors = self._tensors or self._make_tensors()
         if tensors[0].device == device:
             return tensors
@@ -359,8 +359,8 @@ class Rotary(Verbs):
     def _differs(self, other: Rotary) -> str | None:
         """The name of an argument that makes other rotate differently; None if there is none."""
         names = ("head_dim", "pairing", "rotary_start", "axis_map", "rotary_dim", "inv_freq")
-        for name, one, another in zip(names, self._compared(), other._compared(), strict=True):
-            if one != another:
+        for name, ours, theirs in zip(names, self._compared(), other._compared(), strict=True):
+            if ours != theirs:
                 return name
         return None
 
@@ -389,18 +389,18 @@ class Rotary(Verbs):
 
     def _repr_html_(self) -> str:
         """Notebooks show this: the arguments, also those that are defaults, and their results."""
-        found: dict[str, Any] = {
+        fields: dict[str, Any] = {
             **self._arguments(),
             "rotary_dim": self.rotary_dim,
             "scale": self.scale,
             "inv_freq": tuple(self.inv_freq.tolist()),
         }
         rows = [("argument", "value")]
-        for name, value in found.items():
+        for name, value in fields.items():
             entries = {name: value}
             if isinstance(value, Mapping):
-                entries = {f"{name}[{key!r}]": each for key, each in value.items()}
-            rows += [(entry, written(each)) for entry, each in entries.items()]
+                entries = {f"{name}[{key!r}]": item for key, item in value.items()}
+            rows += [(entry, written(item)) for entry, item in entries.items()]
         return as_html([Part("heading", "Rotary"), Part("table", rows=tuple(rows))])
 
     def _written_arguments(self, whole: bool = False) -> str:
@@ -414,12 +414,12 @@ class Rotary(Verbs):
 
 
 def _explicit_frequencies(inv_freq: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    given = arguments.as_frequencies("Rotary", inv_freq)
-    if given.ndim != 1:
-        arguments.wrong_value("Rotary", "inv_freq", "shape [P]", list(given.shape))
-    if not np.issubdtype(given.dtype, np.number) or np.issubdtype(given.dtype, np.complexfloating):
-        arguments.wrong_type("Rotary", "inv_freq", "numbers", given.dtype)
-    frequencies = np.array(given, dtype=np.float64)
+    array = arguments.as_frequencies("Rotary", inv_freq)
+    if array.ndim != 1:
+        arguments.wrong_value("Rotary", "inv_freq", "shape [P]", list(array.shape))
+    if not np.issubdtype(array.dtype, np.number) or np.issubdtype(array.dtype, np.complexfloating):
+        arguments.wrong_type("Rotary", "inv_freq", "numbers", array.dtype)
+    frequencies = np.array(array, dtype=np.float64)
     if not (np.abs(frequencies) < arguments.FREQUENCY_LIMIT).all():
         expected = "finite values of magnitude below 2^63"
         arguments.wrong_value("Rotary", "inv_freq", expected, "larger or NaN")

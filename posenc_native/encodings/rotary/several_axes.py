@@ -98,11 +98,11 @@ def axial_rotary(
         >>> q = k = np.ones((1, 4, 15, 64), np.float32)
         >>> q, k = rope(q, k, positions)
     """
-    given = axial_arguments(
+    options = axial_arguments(
         head_dim, axes, base=base, spectrum=spectrum, freq_scale=freq_scale, inv_freq=inv_freq,
         order=order, axis_order=axis_order, pairing=pairing, rotary_dim=rotary_dim, tiled=tiled,
     )  # fmt: skip
-    return FullWidthRotary.of_dims(**given) if tiled else Rotary(**given)
+    return FullWidthRotary.of_dims(**options) if tiled else Rotary(**options)
 
 
 def vision_rotary(model: str, head_dim: int, **changes: Any) -> Rotary | FullWidthRotary:
@@ -137,16 +137,16 @@ def vision_rotary(model: str, head_dim: int, **changes: Any) -> Rotary | FullWid
         >>> pn.rotary.vision_rotary("gemma4", 8).pairing
         4
     """
-    known_models = vision_models()
+    models = vision_models()
     arguments.check_known_name(
-        "vision_rotary", "model", model, known_models, "posenc_native/models/vision.json"
+        "vision_rotary", "model", model, models, "posenc_native/models/vision.json"
     )
-    known = [name for name in inspect.signature(axial_rotary).parameters if name != "head_dim"]
+    names = [name for name in inspect.signature(axial_rotary).parameters if name != "head_dim"]
     for name in changes:
-        if name not in known:
-            expected = f"arguments of axial_rotary, {', '.join(known)}"
+        if name not in names:
+            expected = f"arguments of axial_rotary, {', '.join(names)}"
             wrong_value("vision_rotary", "changes", expected, name)
-    return axial_rotary(head_dim, **{**known_models[model], **changes})
+    return axial_rotary(head_dim, **{**models[model], **changes})
 
 
 def mixed_frequencies(

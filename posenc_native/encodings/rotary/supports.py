@@ -17,7 +17,7 @@ def rotary_in(value: Any) -> Rotary | None:
 
 
 def rotary_of(function: str, argument: str, value: Any) -> Rotary:
-    """The argument as a `Rotary`; TypeError if it neither is nor contains one."""
+    """The argument as a `Rotary`; TypeError if the argument neither is nor has a `Rotary`."""
     rope = rotary_in(value)
     if rope is None:
         expected = "a Rotary, or a module that has one (RotaryEmbedding)"

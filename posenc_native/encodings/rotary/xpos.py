@@ -104,7 +104,7 @@ def xpos_tables(
     arrays = Arrays(
         function, dtype, None, positions=pair[0], k_positions=pair[-1], inv_freq=inv_freq
     )
-    points = [arrays.points("positions", given) for given in pair]
+    points = [arrays.points("positions", coordinates) for coordinates in pair]
     center = _center(function, center, points[-1].shape[-1] if points[-1].ndim else 0)
     decay = _decay(arrays, inv_freq, scale_base, gamma)
     signs = ((1, -1),) if len(points) == 1 else ((1,), (-1,))
@@ -117,7 +117,7 @@ def xpos_tables(
 
 
 def _one_axis(function: str, inv_freq: Any) -> Any:
-    """The `Rotary` given in place of frequencies, with one position axis; None for numbers."""
+    """The `Rotary` in the place of frequencies, with one position axis; None for numbers."""
     rope = description_in(inv_freq)
     if rope is not None and rope.axis_map is not None:
         arguments.wrong_value(function, "inv_freq", "one position axis", "several axes")
@@ -177,7 +177,7 @@ def _tables(
 
 def _table_format(arrays: Arrays) -> str:
     """The name of the tables' format."""
-    known = [name for name in _LIMITS if arrays.dtype == getattr(arrays.xp, name)]
-    if not known:
+    names = [name for name in _LIMITS if arrays.dtype == getattr(arrays.xp, name)]
+    if not names:
         arguments.wrong_type(arrays.function, "dtype", " or ".join(_LIMITS), arrays.dtype)
-    return known[0]
+    return names[0]
