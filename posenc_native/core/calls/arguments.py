@@ -50,8 +50,8 @@ def one_of(shape: Any, allowed: Any) -> bool:
     if not isinstance(shape, tuple):
         return any(shape == size for size in allowed)
     return any(
-        len(shape) == len(each) and all(n == m for n, m in zip(shape, each, strict=True))
-        for each in allowed
+        len(shape) == len(expected) and all(n == m for n, m in zip(shape, expected, strict=True))
+        for expected in allowed
     )
 
 
@@ -242,12 +242,12 @@ def as_dtype(function: str, dtype: object) -> np.dtype[Any]:
     try:
         return np.dtype(dtype)  # type: ignore[call-overload, no-any-return]
     except TypeError:
-        known: tuple[str, ...] = FLOAT_DTYPES
+        names: tuple[str, ...] = FLOAT_DTYPES
         hint = ""
         if dtype == "bfloat16":  # NumPy itself has none
-            known = tuple(name for name in known if name != dtype)
+            names = tuple(name for name in names if name != dtype)
             hint = "import ml_dtypes for NumPy's bfloat16, or write dtype=torch.bfloat16"
-        wrong_type(function, "dtype", f"one of {', '.join(known)}", repr(dtype), hint)
+        wrong_type(function, "dtype", f"one of {', '.join(names)}", repr(dtype), hint)
 
 
 def is_tensor(value: object) -> bool:
@@ -270,8 +270,8 @@ def is_symbolic(value: object) -> bool:
 
 def is_count(value: object) -> bool:
     """Whether the value is an int of Python, NumPy or torch.export, but not a bool."""
-    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    return whole or is_symbolic(value)
+    integer = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    return integer or is_symbolic(value)
 
 
 def check_dtype(function: str, argument: str, dtype: object, allowed: tuple[str, ...]) -> None:

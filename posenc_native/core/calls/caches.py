@@ -71,14 +71,14 @@ def check_cache(function: str, k: Any, v: Any, cache: Cache, x: RotaryView) -> C
     """The view of a cache that holds k and v, arrays or tensors; x is the view of k.
 
     Raises:
-        TypeError, ValueError: the dtypes, shapes and cache_layout do not fit each other.
+        TypeError, ValueError: the dtypes, shapes and cache_layout do not fit together.
     """
     layout = check_cache_layout(function, cache.cache_layout)
     views = []
-    for name, one in (("v", v), ("keys", cache.keys), ("values", cache.values)):
-        check_dtype(function, name, one.dtype, FLOAT_DTYPES)
-        if one.dtype != k.dtype:
-            wrong_type(function, name, f"the dtype of k, {k.dtype}", one.dtype)
+    for name, tensor in (("v", v), ("keys", cache.keys), ("values", cache.values)):
+        check_dtype(function, name, tensor.dtype, FLOAT_DTYPES)
+        if tensor.dtype != k.dtype:
+            wrong_type(function, name, f"the dtype of k, {k.dtype}", tensor.dtype)
     if tuple(v.shape[:-1]) != tuple(k.shape[:-1]):
         expected = f"the shape of k except for d, {list(k.shape)}"
         wrong_value(function, "v", expected, list(v.shape))

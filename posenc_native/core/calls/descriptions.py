@@ -22,8 +22,8 @@ def description_in(value: Any) -> Any:
 
 
 def check_none_beside(function: str, rope: Any, options: Mapping[str, Any]) -> None:
-    """ValueError for an option that is given beside a description that includes it."""
-    for name, given in options.items():
-        if given is not None:
+    """ValueError for an option beside a description that includes the option."""
+    for name, value in options.items():
+        if value is not None:
             expected = f"no {name} beside a Rotary, which has {name}={getattr(rope, name)!r}"
-            arguments.wrong_value(function, name, expected, repr(given))
+            arguments.wrong_value(function, name, expected, repr(value))

@@ -57,7 +57,7 @@ def fault_of(error: BaseException) -> Fault | None:
 def names_like(name: str, names: Iterable[str], cutoff: float = 0.6) -> list[str]:
     """At most three suggested names: those contained in the name, else the nearest."""
     text = name.lower()
-    within = sorted((each for each in names if each in text), key=len, reverse=True)
+    within = sorted((option for option in names if option in text), key=len, reverse=True)
     if within:  # meta-llama/Llama-3.1-8B
         return within[:3]
     import difflib
@@ -66,7 +66,7 @@ def names_like(name: str, names: Iterable[str], cutoff: float = 0.6) -> list[str
 
 
 def did_you_mean(name: object, names: Iterable[str]) -> str:
-    """A hint for a name that is not one of these but like one; else ""."""
+    """A hint for a name that is not among these but like one of them; else ""."""
     near = names_like(name, names, cutoff=0.7) if isinstance(name, str) else []
     return f"did you mean {near[0]!r}?" if near else ""
 
@@ -104,5 +104,5 @@ _CROSSED = re.compile(
 
 def error_from_text(kind: type[AnyError], text: str) -> AnyError:
     """The error for a text that csrc/bindings/torch/tensors.h wrote."""
-    found = _CROSSED.fullmatch(text)
-    return kind(text) if found is None else error_of(kind, Fault(**found.groupdict()))
+    match = _CROSSED.fullmatch(text)
+    return kind(text) if match is None else error_of(kind, Fault(**match.groupdict()))

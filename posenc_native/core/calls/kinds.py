@@ -45,7 +45,7 @@ class TensorLike(Protocol):
 
 
 class SupportsRotary(Protocol):
-    """A `Rotary`, or an object that rotates like one, such as a module of posenc_native.nn."""
+    """A `Rotary`, or an object that rotates like it, such as a module of posenc_native.nn."""
 
     def __rotary__(self) -> Any:
         """The `Rotary`; its class is in a higher layer."""

@@ -55,7 +55,7 @@ def overlap(a: View, b: View) -> bool:
     if end <= other_low or other_end <= low:
         return False
     # a.address + sum(stride * i) + byte of a = b.address + sum(stride * j) + byte of b, all
-    # measured from the lowest address of each.
+    # measured from the lowest address of each view.
     ranges: dict[int, tuple[int, int]] = {}
     for view, sign in ((a, 1), (b, -1)):
         for stride, length in zip(view.strides, view.shape, strict=True):
@@ -85,8 +85,8 @@ def _solvable(terms: Sequence[_Term], target: int, budget: list[int]) -> bool:
     if budget[0] < 0:
         return True
     term, rest = terms[0], terms[1:]
-    rest_low = sum(each.stride * each.low for each in rest)
-    rest_high = sum(each.stride * each.high for each in rest)
+    rest_low = sum(smaller.stride * smaller.low for smaller in rest)
+    rest_high = sum(smaller.stride * smaller.high for smaller in rest)
     first = max(term.low, -((rest_high - target) // term.stride))
     last = min(term.high, (target - rest_low) // term.stride)
     return any(_solvable(rest, target - term.stride * x, budget) for x in range(first, last + 1))

@@ -102,7 +102,7 @@ def weight_shape(
     shape = tuple(weight.shape)
     if not arguments.one_of(shape, allowed):
         names = {"head": "[D] or [H, D]", "token": "[H, D] or [H * D]"}[norm_over]
-        sizes = " or ".join(str(list(each)) for each in allowed)
+        sizes = " or ".join(str(list(size)) for size in allowed)
         wrong_value(function, argument, f"shape {names} = {sizes}", list(shape))
     # The dims of one head, or of all heads one after the other.
     rows = 1 if norm_over == "head" and len(shape) == 1 else heads

@@ -1,4 +1,4 @@
-"""Packages that only parts of the library need, and messages if one is not installed."""
+"""Packages that only parts of the library need, and messages if a package is not installed."""
 
 from __future__ import annotations
 

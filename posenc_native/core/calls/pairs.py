@@ -18,18 +18,18 @@ from .tables import Tables
 
 
 def outputs(function: str, out: Any, inplace: bool, missing: int | None = None) -> tuple[Any, Any]:
-    """The argument out for q and k; if one of them is missing, its output is None."""
+    """The argument out for q and k; the output of a missing tensor is None."""
     if not isinstance(out, tuple) or len(out) != 2:
         got = f"a tuple of {len(out)}" if isinstance(out, tuple) else type(out).__name__
         arguments.wrong_type(function, "out", "a pair (q_out, k_out)", got)
     if inplace:
         arguments.wrong_value(function, "inplace", "False if out is given", True)
-    for i, one in enumerate(out):
-        if (one is None) != (i == missing):
+    for i, place in enumerate(out):
+        if (place is None) != (i == missing):
             expected = f"None, as {'qk'[i]} is" if i == missing else "memory for the result"
-            got = "None" if one is None else type(one).__name__
+            got = "None" if place is None else type(place).__name__
             arguments.wrong_type(function, f"out[{i}]", expected, got)
-        arguments.check_no_mask(function, f"out[{i}]", one)
+        arguments.check_no_mask(function, f"out[{i}]", place)
     return out
 
 
@@ -46,16 +46,16 @@ def as_operands(
     return plain_q, plain_k
 
 
-def check_overwritten(function: str, **given: Any) -> None:
+def check_overwritten(function: str, **inputs: Any) -> None:
     """TypeError for an input that cannot be rotated in place, since it is read through a copy."""
-    for argument, value in given.items():
+    for argument, value in inputs.items():
         if value is not None and not isinstance(value, np.ndarray):
             expected = "a NumPy array or a torch tensor, to rotate in place"
             arguments.wrong_type(function, argument, expected, type(value).__name__)
 
 
 def missing_one(q: Any, k: Any) -> int | None:
-    """The index of the one that is None, q (0) or k (1); None if neither or both are."""
+    """The index of the tensor that is None, q (0) or k (1); None if neither or both are."""
     return None if (q is None) == (k is None) else int(k is None)
 
 
@@ -79,7 +79,7 @@ def is_pair(option: Any) -> bool:
     return (
         type(option) is tuple
         and len(option) == 2
-        and not all(isinstance(one, (int, float, np.number)) for one in option)
+        and not all(isinstance(number, (int, float, np.number)) for number in option)
     )
 
 
@@ -95,14 +95,14 @@ def positions_of_each(
         return positions, None
     pair = [positions[0], 0 if positions[1] is None else positions[1]]
     for i, x in enumerate((q, k)):
-        one = pair[i]
-        if one is None or type(one) is ndarray:
+        own = pair[i]
+        if own is None or type(own) is ndarray:
             continue
         try:
-            if arguments.is_count(one):
-                pair[i] = positions_in(function, one, x, layout)
+            if arguments.is_count(own):
+                pair[i] = positions_in(function, own, x, layout)
             elif not arguments.is_tensor(q):
-                pair[i] = arguments.as_positions(function, one, an_int=FIRST)
+                pair[i] = arguments.as_positions(function, own, an_int=FIRST)
         except (ValueError, TypeError) as error:
             blame(error, argument=f"positions[{i}]")
             raise
@@ -137,10 +137,10 @@ def pairs_of(function: str, tables: Tables, two: bool) -> Tables:
     """Tables in which tuples are pairs for q and k.
 
     Raises:
-        TypeError: only one of cos and sin is a pair, or one is and there are no two to rotate.
+        TypeError: only one of cos and sin is a pair, or a pair comes with a single tensor.
     """
-    given: dict[str, Any] = {"cos": tables.cos, "sin": tables.sin, "rows": tables.rows}
-    tuples = {name: value for name, value in given.items() if type(value) is tuple}
+    parts: dict[str, Any] = {"cos": tables.cos, "sin": tables.sin, "rows": tables.rows}
+    tuples = {name: value for name, value in parts.items() if type(value) is tuple}
     if not tuples:
         return tables
     pairs = {name for name, value in tuples.items() if is_pair(value)}
@@ -148,10 +148,10 @@ def pairs_of(function: str, tables: Tables, two: bool) -> Tables:
         name = min(pairs)
         wanted = "one for q and k" if name == "rows" else "one table for q and k"
         arguments.wrong_type(function, name, f"{wanted} (apply_rotary_qk takes pairs)", "a pair")
-    for name, other in permutations(("cos", "sin")):
-        if other in pairs and name not in pairs:
-            expected = f"a pair ({name}_q, {name}_k), since {other} is a pair"
-            arguments.wrong_type(function, name, expected, type(given[name]).__name__)
+    for name, paired in permutations(("cos", "sin")):
+        if paired in pairs and name not in pairs:
+            expected = f"a pair ({name}_q, {name}_k), since {paired} is a pair"
+            arguments.wrong_type(function, name, expected, type(parts[name]).__name__)
     lists: dict[str, Any] = {
         name: list(value) for name, value in tuples.items() if name not in pairs
     }

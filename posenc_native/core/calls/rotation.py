@@ -8,7 +8,7 @@ the end may be omitted.
 `Rotation.inv_freq` is where angles come from, besides positions: frequencies, or `Tables` of
 cosines and sines. The operators' schemas have the parts of tables one by one: `flat`.
 
-Above `engines/rotations.py`, None stands for an option that was not given; below it, every option
+Above `engines/rotations.py`, None stands for an option that the call lacks; below it, every option
 has its value.
 
 A public option that may be a pair for q and k is two fields: the option itself for q, and a field
@@ -109,9 +109,9 @@ def from_flat(options: Sequence[Any], tables: bool) -> Rotation:
     defaults = (
         "bhsd", "half", 0, False, "float32", None, None, None, None, None, -1, "same",
     )  # fmt: skip
-    given: list[Any] = [*options, *defaults[len(options) - 2 :]]
-    cos, sin, layout, pairing, start, inverse, compute, rows, axis_map = given[:9]
-    k_cos, k_sin, k_rows, k_start, out_pairing = given[9:]
+    fields: list[Any] = [*options, *defaults[len(options) - 2 :]]
+    cos, sin, layout, pairing, start, inverse, compute, rows, axis_map = fields[:9]
+    k_cos, k_sin, k_rows, k_start, out_pairing = fields[9:]
     if k_cos is not None:
         cos, sin = (cos, k_cos), (sin, k_sin)
     if k_rows is not None:
@@ -137,12 +137,12 @@ def apart(rotation: Rotation) -> bool:
 
 def of_each(rotation: Rotation) -> tuple[Rotation, Rotation]:
     """The separate rotations of q and of k."""
-    same = rotation._replace(k_positions=None, k_start=-1)
+    shared = rotation._replace(k_positions=None, k_start=-1)
     if by_tables(rotation):
-        q, k = (same._replace(inv_freq=rotation.inv_freq.of_one(i)) for i in (0, 1))
+        q, k = (shared._replace(inv_freq=rotation.inv_freq.of_one(i)) for i in (0, 1))
     else:
         own = rotation.k_positions
-        q, k = same, same if own is None else same._replace(positions=own)
+        q, k = shared, shared if own is None else shared._replace(positions=own)
     return q, k if rotation.k_start < 0 else k._replace(rotary_start=rotation.k_start)
 
 

@@ -61,8 +61,8 @@ class Tables(NamedTuple):
 
     def of_one(self, i: int) -> Tables:
         """The tables of q (0) or of k (1)."""
-        given: tuple[Any, ...] = self.cos, self.sin, self.rows
-        cos, sin, rows = (value[i] if type(value) is tuple else value for value in given)
+        fields: tuple[Any, ...] = self.cos, self.sin, self.rows
+        cos, sin, rows = (value[i] if type(value) is tuple else value for value in fields)
         return Tables(cos, sin, rows, self.axis_map, self.compute)
 
 

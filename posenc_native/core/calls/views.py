@@ -44,7 +44,7 @@ class RotaryView:
 
     @property
     def batch(self) -> int | None:
-        """Length of the axis b, None without one."""
+        """Length of the axis b, None without the axis."""
         return self.shape[self.layout.index("b")] if "b" in self.layout else None
 
     @property
@@ -191,8 +191,8 @@ def rotary_axes(function: str, no_positions: bool, no_axis_map: bool, frequency_
     """Whether positions have an axis [A, ...]; ValueError if they do and are missing."""
     summed = frequency_axes == 3
     if no_positions and (summed or not no_axis_map):
-        given = "inv_freq [A, H, P]" if no_axis_map else "axis_map"
-        wrong_value(function, "positions", f"shape [A, s] or [A, b, s] with {given}", None)
+        argument = "inv_freq [A, H, P]" if no_axis_map else "axis_map"
+        wrong_value(function, "positions", f"shape [A, s] or [A, b, s] with {argument}", None)
     if summed and not no_axis_map:
         expected = "None with inv_freq [A, H, P], which already maps the axes"
         wrong_value(function, "axis_map", expected, "an array")
@@ -249,8 +249,8 @@ def _block_size(function: str, argument: str, pairing: object, pairs: int) -> in
         return max(2 * pairs, 2)
     if pairing == "interleaved":
         return 2
-    same = "'same', " if argument == "out_pairing" else ""
-    expected = f"{same}'half', 'interleaved' or an even int that divides {2 * pairs}"
+    same_text = "'same', " if argument == "out_pairing" else ""
+    expected = f"{same_text}'half', 'interleaved' or an even int that divides {2 * pairs}"
     if isinstance(pairing, str):
         wrong_value(function, argument, expected, repr(pairing), value_hint(pairing, PAIRINGS))
     block = size(function, argument, pairing)

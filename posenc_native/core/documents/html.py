@@ -18,8 +18,8 @@ def as_html(parts: Iterable[Part]) -> str:
     own are used, light or dark, and nothing is loaded.
     """
     lines = ["<div>"]
-    for listed, some in groupby(parts, key=lambda part: part.kind in _LISTED):
-        inner = [line for part in some for line in _html_of(part)]
+    for listed, group in groupby(parts, key=lambda part: part.kind in _LISTED):
+        inner = [line for part in group for line in _html_of(part)]
         lines += ["<ul>", *inner, "</ul>"] if listed else inner
     return "\n".join([*lines, "</div>"])
 

@@ -51,8 +51,8 @@ def as_text(parts: Iterable[Part], width: int) -> str:
     for part in parts:
         if part.kind == "table":
             for row in part.rows:
-                first, *others = row
-                cells = [f"  {first:>{_FIRST}}", *(f"{cell:>{_OTHERS}}" for cell in others)]
+                first, *rest = row
+                cells = [f"  {first:>{_FIRST}}", *(f"{cell:>{_OTHERS}}" for cell in rest)]
                 lines.append("".join(cells))
         elif part.kind == "gap":
             lines.append("")

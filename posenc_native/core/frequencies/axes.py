@@ -92,10 +92,10 @@ def mrope_axis_map(
     function = "mrope_axis_map"
     arguments.check_name(function, "order", order, _MROPE_ORDERS)
     try:
-        given = list(section)
+        sizes = list(section)
     except TypeError:
         wrong_type(function, "section", "ints", type(section).__name__)
-    counts = [arguments.size(function, "section", count) for count in given]
+    counts = [arguments.size(function, "section", count) for count in sizes]
     if len(counts) < 2:
         wrong_value(function, "section", "two or more sections", counts)
     for argument, total in (("section", sum(counts)), ("pairs", pairs)):
@@ -137,12 +137,12 @@ def _interleaved_sections(
 
 
 def _round_robin(counts: list[int]) -> npt.NDArray[np.int64]:
-    left = list(counts)
+    remaining = list(counts)
     axes = np.zeros(sum(counts), np.int64)
     for pair in range(len(axes)):
-        turns = ((pair + turn) % len(left) for turn in range(len(left)))
-        axes[pair] = next(axis for axis in turns if left[axis])
-        left[axes[pair]] -= 1
+        turns = ((pair + turn) % len(remaining) for turn in range(len(remaining)))
+        axes[pair] = next(axis for axis in turns if remaining[axis])
+        remaining[axes[pair]] -= 1
     return axes
 
 
@@ -221,10 +221,10 @@ def _frequencies_of_places(
         if (base, spectrum, freq_scale) != (10000.0, "per_axis", 1.0):
             got = "at least one"
             wrong_value(function, "base, spectrum, freq_scale", "none beside inv_freq", got)
-        given = arguments.as_array(function, "inv_freq", inv_freq)
-        arguments.check_dtype(function, "inv_freq", given.dtype, arguments.FREQUENCY_DTYPES)
-        arguments.check_shape(function, "inv_freq", given.shape, (count,))
-        return np.tile(given.astype(np.float64), (axes, 1))
+        row = arguments.as_array(function, "inv_freq", inv_freq)
+        arguments.check_dtype(function, "inv_freq", row.dtype, arguments.FREQUENCY_DTYPES)
+        arguments.check_shape(function, "inv_freq", row.shape, (count,))
+        return np.tile(row.astype(np.float64), (axes, 1))
     freq_scale = arguments.finite_number(function, "freq_scale", freq_scale)
     base = arguments.positive_number(function, "base", base)
     if spectrum == "shared":

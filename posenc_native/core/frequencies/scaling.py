@@ -159,9 +159,9 @@ def base_apart(
     """The base, and a valid scaling without it: "rope_theta" replaces a base left at 10000."""
     if scaling is None or "rope_theta" not in scaling:
         return base, scaling
-    others = {key: value for key, value in scaling.items() if key != "rope_theta"}
+    rest = {key: value for key, value in scaling.items() if key != "rope_theta"}
     theta = scaling["rope_theta"]
-    return base if theta is None else float(theta), others or None
+    return base if theta is None else float(theta), rest or None
 
 
 def softmax_correction(scaling: Mapping[str, Any] | None) -> float:
@@ -370,7 +370,7 @@ def _longrope(dim: int, base: float, values: ScalingValues) -> tuple[FloatArray,
 
 
 def _length_ratio(values: ScalingValues) -> float:
-    """The factor; if none is given, the ratio of the lengths."""
+    """The factor; without a factor, the ratio of the lengths."""
     if "factor" not in values and "max_position_embeddings" in values:
         trained = values.trained()
         return values.number("max_position_embeddings") / trained

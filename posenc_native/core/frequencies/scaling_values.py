@@ -47,7 +47,7 @@ class ScalingValues:
                 expected = f"a key of rope_type {self.rope_type} ({keys})"
                 hint = did_you_mean(key, rule.keys + KEYS_OF_EVERY_TYPE)
                 if not {"rope_type", "type"} & {*self._given}:
-                    named = [name for name, each in ROTARY_SCALINGS.items() if key in each.keys]
+                    named = [name for name, kind in ROTARY_SCALINGS.items() if key in kind.keys]
                     hint = f"add 'rope_type', such as {named[0]!r}" if named else hint
                 wrong_value(function, "scaling", expected, repr(key), hint)
         for key in self._given:

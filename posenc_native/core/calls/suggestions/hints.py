@@ -1,9 +1,9 @@
 """Suggested fixes for wrong calls of a rotation, searched only after an error has been raised.
 
-All engines refuse the same calls. A fix is therefore found here, once for all of them, from the
-original arguments, and added to the error while it propagates. Each fix is a change of the call:
-`_FIXES` lists them, with the arguments that an error must be about. The first one that applies is
-suggested.
+All engines refuse the same calls. This module therefore finds a fix for all engines, from the
+original arguments, and adds the fix to the error while it propagates. Each fix is a change of the
+call: `_FIXES` lists the fixes, with the arguments that an error must be about. The first fix that
+applies is suggested.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def hint_at(
     cache: Cache | None = None,
     **tensors: Any,
 ) -> None:
-    """Add a suggested fix, if one is found, to the error of a rotation of these tensors.
+    """Add a suggested fix, if there is one, to the error of a rotation of these tensors.
 
     cache: the caches that it writes to, if any.
     """
@@ -137,8 +137,8 @@ def _full_width(wrong: _Wrong) -> str:
 
 def _two_tensors(wrong: _Wrong) -> str:
     """q and k in a call that rotates one tensor."""
-    x, *others = wrong.tensors.values()
-    if others or _shape(wrong.value)[-1:] != _shape(x)[-1:]:
+    x, *rest = wrong.tensors.values()
+    if rest or _shape(wrong.value)[-1:] != _shape(x)[-1:]:
         return ""
     return surplus_hint((x, wrong.value), {}, {wrong.fault.function})
 
@@ -248,16 +248,16 @@ def _fits(rotation: Any, shapes: dict[str, Any], layout: str, told: bool = True)
             )
             for name, shape in shapes.items()
         }
-        first, *others = views.values()
-        for other in others:
+        first, *rest = views.values()
+        for other in rest:
             check_same_tokens("", first, other)
         check_frequency_heads("", frequencies, views)
-        given = {name: shape for name, shape in places.items() if shape}
-        for name, shape in given.items():
+        sizes = {name: shape for name, shape in places.items() if shape}
+        for name, shape in sizes.items():
             first.check_tokens("", name, shape, before=before, after=after)
     except (ValueError, TypeError, IndexError):
         return False
-    if not told or given or frequencies[:-1] not in ((), (1,)):
+    if not told or sizes or frequencies[:-1] not in ((), (1,)):
         return True
     # Only heads of k that heads of q share tell tokens from heads: if k has another length instead,
     # as many tokens could look like heads.

@@ -141,36 +141,38 @@ def wrong_call(
         owner, *args = args
         names, parameters = _names_of_method(of, owner), parameters[1:]
     several = {parameter.kind for parameter in parameters} & {*_SEVERAL}
-    known = [parameter.name for parameter in parameters if parameter.kind not in _SEVERAL]
+    keywords = [parameter.name for parameter in parameters if parameter.kind not in _SEVERAL]
     places = [parameter.name for parameter in parameters if parameter.kind in _BY_POSITION]
-    given = dict(zip(places, args, strict=False))
-    present = {name for name, value in given.items() if value is not MISSING} | {*words}
+    positional = dict(zip(places, args, strict=False))
+    present = {name for name, value in positional.items() if value is not MISSING} | {*words}
     required = [
-        one.name for one in parameters if one.default is one.empty and one.kind not in _SEVERAL
+        parameter.name
+        for parameter in parameters
+        if parameter.default is parameter.empty and parameter.kind not in _SEVERAL
     ]
-    unknown = {word: value for word, value in words.items() if word not in known}
+    unknown = {word: value for word, value in words.items() if word not in keywords}
     shown = ", ".join(f"{word}={_written(value)}" for word, value in unknown.items())
-    twice = [word for word in words if word in given and given[word] is not MISSING]
+    twice = [word for word in words if word in positional and positional[word] is not MISSING]
     absent = [name for name in required if name not in present]
-    beside = {*known, *names}
+    beside = {*keywords, *names}
     surplus = [value for value in args[len(places) :] if value is not MISSING]
     if surplus and inspect.Parameter.VAR_POSITIONAL not in several:
         expected = f"at most {len(places)} by position ({', '.join(places)})"
         got = f"more, and {shown}" if shown else "more"
         hint = surplus_hint(args, unknown, beside)
-        hint = hint or _by_keyword(surplus[0], known[len(places) :])
+        hint = hint or _by_keyword(surplus[0], keywords[len(places) :])
         return error_of(TypeError, Fault(names[0], "arguments", expected, got, hint))
     if unknown and inspect.Parameter.VAR_KEYWORD not in several:
         hint = surplus_hint(args, unknown, beside)
-        hints = [keyword_hint(word, value, known, names) for word, value in unknown.items()]
+        hints = [keyword_hint(word, value, keywords, names) for word, value in unknown.items()]
         hint = hint or "; ".join(dict.fromkeys(filter(None, hints)))
-        expected = f"a keyword of {', '.join(known)}"
+        expected = f"a keyword of {', '.join(keywords)}"
         return error_of(TypeError, Fault(names[0], ", ".join(unknown), expected, shown, hint))
     if twice:
         got = f"two values, by position and {twice[0]}={_written(words[twice[0]])}"
         return error_of(TypeError, Fault(names[0], twice[0], "one value", got))
     if absent:
-        hint = _missing_hint(absent, required, given, beside)
+        hint = _missing_hint(absent, required, positional, beside)
         expected, got = ", ".join(required), f"no {', '.join(absent)}"
         return error_of(TypeError, Fault(names[0], "arguments", expected, got, hint))
     return None
@@ -205,20 +207,20 @@ def _by_keyword(value: object, options: list[str]) -> str:
 
 
 def _missing_hint(
-    absent: list[str], required: list[str], given: dict[str, Any], beside: set[str]
+    absent: list[str], required: list[str], positional: dict[str, Any], beside: set[str]
 ) -> str:
     """A hint for the first missing argument that has one."""
     if absent == required:
         return ""  # a call without arguments does not tell what was meant
-    hint = _left_out(given) if absent == required[-1:] else ""
+    hint = _left_out(positional) if absent == required[-1:] else ""
     return hint or next(filter(None, (missing_hint(name, beside) for name in absent)), "")
 
 
-def _left_out(given: dict[str, Any]) -> str:
-    """A hint for an argument whose place in a call by position has the next one's value."""
-    if {"k", "v"} <= {*given} and _axes(given["v"]) != _axes(given["k"]):
+def _left_out(positional: dict[str, Any]) -> str:
+    """A hint for an argument whose place in a call by position has the next argument's value."""
+    if {"k", "v"} <= {*positional} and _axes(positional["v"]) != _axes(positional["k"]):
         return "did you leave out v?"
-    positions = given.get("positions")
+    positions = positional.get("positions")
     described = hasattr(type(positions), "__rotary__")
     cache = _axes(positions) > 2 and not _whole(positions)
     return "did you leave out positions?" if described or cache else ""
@@ -236,15 +238,17 @@ def _whole(array: Any) -> bool:
 # --- Words
 
 
-def keyword_hint(word: str, value: object, known: Sequence[str], names: Sequence[str] = ()) -> str:
-    """A hint for an unknown keyword of a function with these known ones; "" if there is none.
+def keyword_hint(
+    word: str, value: object, keywords: Sequence[str], names: Sequence[str] = ()
+) -> str:
+    """A hint for an unknown keyword of a function with these keywords; "" without a hint.
 
     names: names of the function.
     """
-    said = _suggested("keyword", word.lower(), {*known, *names}, value)
-    if said:
-        return said.replace("{value}", _written(value)).replace("{word}", word)
-    near = _near(word.lower(), known, 0.6)
+    hint = _suggested("keyword", word.lower(), {*keywords, *names}, value)
+    if hint:
+        return hint.replace("{value}", _written(value)).replace("{word}", word)
+    near = _near(word.lower(), keywords, 0.6)
     return f"did you mean {' or '.join(near)}?" if near else ""
 
 
@@ -258,11 +262,11 @@ def unknown_name(module: str, name: str, names: Sequence[str] = ()) -> Attribute
 
     names: its names, of which similar ones are suggested.
     """
-    said = _suggested("name", name)
-    if not said and (like := meant(name, names)):
-        said = f"did you mean {' or '.join(like)}?"
+    hint = _suggested("name", name)
+    if not hint and (like := meant(name, names)):
+        hint = f"did you mean {' or '.join(like)}?"
     text = f"module {module!r} has no attribute {name!r}"
-    text = f"{text}; {said}" if said else text
+    text = f"{text}; {hint}" if hint else text
     return AttributeError(text, name=name, obj=sys.modules[module])
 
 
@@ -280,13 +284,13 @@ def meant(word: str, names: Sequence[str]) -> list[str]:
 
     "-" in names counts as "_".
     """
-    known = {name.replace("-", "_"): name for name in names}
+    by_text = {name.replace("-", "_"): name for name in names}
     text = word.lower().replace("-", "_")
     for row in _rows("picture", text):
-        like = [known[name] for name in row.here.split() if name in known]
+        like = [by_text[name] for name in row.here.split() if name in by_text]
         if like:
             return like
-    return [known[name] for name in _near(text, [*known], 0.75)]
+    return [by_text[name] for name in _near(text, [*by_text], 0.75)]
 
 
 def _rows(kind: str, word: str) -> Iterator[Row]:
