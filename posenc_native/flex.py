@@ -206,9 +206,9 @@ def gather_score_mod(
             column = column - (offsets[b] if offsets.ndim else offsets)
         if columns is not None:
             column = columns[column.clamp(0, columns.shape[0] - 1)]
-        there = (column >= 0) & (column < width)
-        value = x[b, h, q, torch.where(there, column, 0)]
-        return score + scale * torch.where(there, value, 0)
+        inside = (column >= 0) & (column < width)
+        value = x[b, h, q, torch.where(inside, column, 0)]
+        return score + scale * torch.where(inside, value, 0)
 
     return score_mod
 
@@ -234,16 +234,16 @@ def _positions(
     """Positions 0 .. size - 1, checked if their values can be read."""
     if value is None:
         return None
-    given = _integers(function, argument, value, device)
-    if given.ndim != 1:
-        wrong_value(function, argument, "one axis", f"shape {list(given.shape)}")
-    if given.numel() and readable(given):
-        low, high = int(given.min()), int(given.max())
+    places = _integers(function, argument, value, device)
+    if places.ndim != 1:
+        wrong_value(function, argument, "one axis", f"shape {list(places.shape)}")
+    if places.numel() and readable(places):
+        low, high = int(places.min()), int(places.max())
         if low < 0 or high >= size:
             wrong_value(function, argument, f"positions 0 .. {size - 1}", f"{low} .. {high}")
-        return given
+        return places
     # Values that could not be checked must not index outside the entries.
-    return given.clamp(0, max(size - 1, 0))
+    return places.clamp(0, max(size - 1, 0))
 
 
 def _batch_offsets(function: str, q_offset: Any, device: torch.device) -> Tensor | None:

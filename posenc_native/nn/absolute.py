@@ -89,7 +89,7 @@ class PositionalEncoding(Described):
         """Combine x with the encodings of its positions.
 
         positions: None for 0 .. s-1, an int p for p .. p + s-1, ``[s]`` or ``[b, s]``.
-        start: the position of the first token, if no positions are given.
+        start: the position of the first token, without positions.
         encoding: the result of `encoding`, if it has already been computed.
         """
         rows = self._rows(x)
@@ -115,8 +115,8 @@ class PositionalEncoding(Described):
                 arguments.wrong_value(type(self).__name__, "start", expected, start)
             if not arguments.is_count(positions):
                 return positions
-            given: Any = positions
-            start, first = given, type(given) is int and given == 0
+            begin: Any = positions
+            start, first = begin, type(begin) is int and begin == 0
         if first:
             return rows.shape[-2]
         return torch.arange(rows.shape[-2], device=rows.device) + start
@@ -246,7 +246,7 @@ class NormalizedPositionalEncoding(PositionalEncoding):
         """The encodings: ``[s, dim]`` for an int s (0 .. s-1), or ``positions.shape + (dim,)``.
 
         length, mask: as in `posenc_native.absolute.normalized_positions`: length an int or numbers
-            ``[b]``, mask bools or integers ``[b, s]``, given instead of positions.
+            ``[b]``, mask bools or integers ``[b, s]``, in place of positions.
         """
         values: Tensor = normalized_positions(
             positions, length, mask=mask, dtype=dtype, device=device_of(self, device),

@@ -129,7 +129,7 @@ class ALiBi(BiasOfHeads):
             consecutive heads, or (rank, ranks) for an equal share. Scores then have only these
             heads.
         causal: True to include the causal mask: keys after the query are -inf, so that ``bias`` is
-            an attn_mask for scaled_dot_product_attention, which accepts no is_causal with one.
+            an attn_mask for scaled_dot_product_attention, which accepts no is_causal beside a mask.
 
     Raises:
         ValueError, TypeError: as in `posenc_native.add_toeplitz_bias`.
@@ -417,7 +417,7 @@ class FIRE(Described):
             nn.Linear(1, hidden), nn.ReLU(), nn.Linear(hidden, num_heads)
         )
         self.first_c: float = arguments.positive_number("FIRE", "c", c)
-        # One number each, with an axis: FSDP2 refuses parameters without axes.
+        # Both numbers have an axis: FSDP2 refuses parameters without axes.
         self.c: nn.Parameter = nn.Parameter(torch.tensor([self.first_c]))
         self.threshold_scale: nn.Parameter = nn.Parameter(torch.tensor([1.0]))
 
@@ -432,9 +432,9 @@ class FIRE(Described):
     ) -> None:
         """Also load numbers without an axis."""
         for name in ("c", "threshold_scale"):
-            given = state_dict.get(prefix + name)
-            if isinstance(given, Tensor) and not given.ndim:
-                state_dict[prefix + name] = given.reshape(1)
+            tensor = state_dict.get(prefix + name)
+            if isinstance(tensor, Tensor) and not tensor.ndim:
+                state_dict[prefix + name] = tensor.reshape(1)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def forward(self, scores: Tensor, q_offset: int | Tensor | None = None) -> Tensor:

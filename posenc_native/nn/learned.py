@@ -93,11 +93,11 @@ class LearnedPositionalEncoding(PositionalEncoding):
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Reset the table to its initial values."""
-        whole = torch.empty(self.weight.shape, device=self.weight.device)
-        _INITIAL_TABLES[self.init](whole, self)
+        table = torch.empty(self.weight.shape, device=self.weight.device)
+        _INITIAL_TABLES[self.init](table, self)
         if self.padding_idx is not None:
-            whole[self.padding_idx].zero_()
-        initialize(self.weight, whole)
+            table[self.padding_idx].zero_()
+        initialize(self.weight, table)
 
     def encoding(
         self,
@@ -156,7 +156,7 @@ class RecurrentPositionalEncoding(PositionalEncoding):
         d_model, dropout, how, x_scale, batch_first: as in `PositionalEncoding`; x is
             ``[b, s, d_model]``, of floats.
         hidden: width of the state; None for d_model.
-        num_positions: the number of steps to run if positions are given, which are looked up in the
+        num_positions: the number of steps to run beside positions, which are looked up in the
             states. Not needed without positions.
 
     In decoding, `states` with the last state makes the next encoding with a single step. A call
@@ -216,8 +216,8 @@ class RecurrentPositionalEncoding(PositionalEncoding):
     def _draw(self) -> None:
         bound = 1 / math.sqrt(max(len(self.start), 1))
         for parameter in (self.start, self.weight_hh, self.bias_ih, self.bias_hh):
-            whole = torch.empty(parameter.shape, device=parameter.device)
-            initialize(parameter, nn.init.uniform_(whole, -bound, bound))
+            values = torch.empty(parameter.shape, device=parameter.device)
+            initialize(parameter, nn.init.uniform_(values, -bound, bound))
 
     def states(self, count: int, state: Tensor | None = None) -> Tensor:
         """The next `count` states: ``[count, hidden]`` float32 (float64 for float64 parameters).

@@ -40,15 +40,15 @@ class Described(Module):
 
     def extra_repr(self) -> str:
         """The arguments of that call, for print(model)."""
-        others = self._other_arguments()
-        given: dict[str, Any] = {}
+        computed = self._other_arguments()
+        shown: dict[str, Any] = {}
         for name in inspect.signature(type(self)).parameters:
-            value = others[name] if name in others else getattr(self, name, self)
-            if name in others or value is None or isinstance(value, _WRITTEN):
-                given[name] = value
-        if isinstance(given.get("heads"), range) and "num_heads" in given:
-            given["heads"] = shown_heads(given["heads"], given["num_heads"])
-        return call_arguments(type(self), **given)
+            value = computed[name] if name in computed else getattr(self, name, self)
+            if name in computed or value is None or isinstance(value, _WRITTEN):
+                shown[name] = value
+        if isinstance(shown.get("heads"), range) and "num_heads" in shown:
+            shown["heads"] = shown_heads(shown["heads"], shown["num_heads"])
+        return call_arguments(type(self), **shown)
 
     def _other_arguments(self) -> dict[str, Any]:
         """The arguments that are not attributes with the same names."""
@@ -61,17 +61,17 @@ _WRITTEN = (int, float, str, tuple, range)  # types of attributes that are shown
 class Rotating(Module):
     """A module that rotates q and k. Its ``apply`` is torch's, and says so if it gets a tensor."""
 
-    def apply(self, fn: Callable[[nn.Module], None], *others: Any, **options: Any) -> Self:
+    def apply(self, fn: Callable[[nn.Module], None], *positional: Any, **options: Any) -> Self:
         """Call a function with this module, like every ``torch.nn.Module.apply``.
 
         It does not rotate: ``module.rope.apply(x, positions)`` of a `RotaryEmbedding` does.
         """
-        if others or options or not callable(fn):
+        if positional or options or not callable(fn):
             function = f"{type(self).__name__}.apply"
             hint = missing_hint("k", {kind.__name__ for kind in type(self).__mro__})
             expected = "one function of a module, as in torch.nn.Module.apply"
-            given = ", ".join([*(type(value).__name__ for value in (fn, *others)), *options])
-            arguments.wrong_type(function, "fn", expected, given, hint)
+            got = ", ".join([*(type(value).__name__ for value in (fn, *positional)), *options])
+            arguments.wrong_type(function, "fn", expected, got, hint)
         return super().apply(fn)
 
 
@@ -92,7 +92,7 @@ def takes_rotation(init: Init) -> Init:
 def rotary_of(
     function: str, head_dim: int | SupportsRotary, layout: str | None, options: Mapping[str, Any]
 ) -> Rotary:
-    """The `Rotary` of a module's arguments: from the first alone if it is or contains one."""
+    """The `Rotary` of a module's arguments: from the first alone if it is or has a `Rotary`."""
     rope: Rotary | None = rotary_in(head_dim)
     if rope is None:
         of_calls = {} if layout is None else {"layout": layout}
@@ -100,14 +100,14 @@ def rotary_of(
     defaults = inspect.signature(Rotary).parameters
     if unknown := {*options} - {*defaults}:
         raise TypeError(f"{function}: unknown keywords {', '.join(unknown)}")
-    given = [
+    names = [
         name
         for name, value in options.items()
         if not (value is None or (np.isscalar(value) and value == defaults[name].default))
     ]
-    if given:
+    if names:
         expected = "an int beside other arguments (a Rotary includes them)"
-        arguments.wrong_value(function, "head_dim", expected, f"a Rotary and {', '.join(given)}")
+        arguments.wrong_value(function, "head_dim", expected, f"a Rotary and {', '.join(names)}")
     return rope if layout in (None, rope.layout) else rope.with_layout(layout)
 
 

@@ -163,9 +163,9 @@ class NormRotaryEmbedding(RotatingModule):
     ) -> None:
         """Also load the weights of all heads in a row as weights per head."""
         for name, weight in self.named_parameters(recurse=False):
-            given = state_dict.get(prefix + name)
-            if isinstance(given, Tensor) and given.shape == (weight.numel(),):
-                state_dict[prefix + name] = given.reshape(weight.shape)
+            tensor = state_dict.get(prefix + name)
+            if isinstance(tensor, Tensor) and tensor.shape == (weight.numel(),):
+                state_dict[prefix + name] = tensor.reshape(weight.shape)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def extra_repr(self) -> str:

@@ -65,17 +65,17 @@ class HeadParallel(ParallelStyle):
 
 
 def _take(module: nn.Module, name: str, axis: int | None, mesh: Any) -> None:
-    """Make a parameter a DTensor, sharded along its axis of heads, if it has one."""
+    """Make a parameter a DTensor, sharded along its axis of heads, if it has that axis."""
     layer, _, own = name.rpartition(".")
     holder = module.get_submodule(layer)
-    given = getattr(holder, own, None)
-    if not isinstance(given, nn.Parameter):
+    parameter = getattr(holder, own, None)
+    if not isinstance(parameter, nn.Parameter):
         return
     placement: Any = Replicate()
     if axis is not None:
-        placement = Shard(axis % given.ndim)
-        if given.shape[axis] % mesh.size():
+        placement = Shard(axis % parameter.ndim)
+        if parameter.shape[axis] % mesh.size():
             expected = f"a multiple of {mesh.size()} ranks along axis {placement.dim}"
-            wrong_value(type(module).__name__, name, expected, list(given.shape))
-    cut = distribute_tensor(given.detach(), mesh, [placement])
-    holder.register_parameter(own, nn.Parameter(cut, given.requires_grad))
+            wrong_value(type(module).__name__, name, expected, list(parameter.shape))
+    cut = distribute_tensor(parameter.detach(), mesh, [placement])
+    holder.register_parameter(own, nn.Parameter(cut, parameter.requires_grad))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def device_of(module: nn.Module, device: Device | None) -> torch.device:
-    """The given device, or that of the module's parameters."""
+    """The device argument, or the device of the module's parameters."""
     if device is not None:
         return torch.device(device)
     like = next(module.parameters(), None)

@@ -234,8 +234,8 @@ class ShawRelativePosition(Described):
     def reset_parameters(self) -> None:
         """Draw the tables with Xavier's uniform initialization."""
         for table in self.parameters():
-            whole = torch.empty(table.shape, device=table.device)
-            initialize(table, nn.init.xavier_uniform_(whole))
+            values = torch.empty(table.shape, device=table.device)
+            initialize(table, nn.init.xavier_uniform_(values))
 
     def forward(self, q: Tensor, k: Tensor, q_offset: int | None = None) -> Tensor:
         """Scaled scores, ``[..., H, q_len, k_len]``.

@@ -100,8 +100,8 @@ class RotaryModule(Rotating):
             10000.0
         """
         module = cls(Rotary.preset(name, layer_type, seq_len=seq_len), **options)
-        given = {"name": name, "layer_type": layer_type, "seq_len": seq_len}
-        module._made_by = "preset", call_arguments(cls.preset, **given)
+        keywords = {"name": name, "layer_type": layer_type, "seq_len": seq_len}
+        module._made_by = "preset", call_arguments(cls.preset, **keywords)
         return module
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
@@ -124,10 +124,10 @@ class RotaryModule(Rotating):
 
 
 class RotatingModule(RotaryModule):
-    """A module that rotates like its `Rotary`, after its own norm if it has one."""
+    """A module that rotates like its `Rotary`, after its own norm if it has a norm."""
 
     def __rotary__(self) -> Rotary:
-        """The `Rotary`, which functions that take one use: the rotation without the norm."""
+        """The `Rotary`, which functions that take a `Rotary` use: the rotation without the norm."""
         return self.rope
 
     def norm(
@@ -154,8 +154,8 @@ class RotatingModule(RotaryModule):
         A module with a norm applies it to q and k first.
         """
         own = self._norm_options(q, k)
-        given = {"norm": True, **own, **options} if own else options
-        return self.rope.append(q, k, v, positions, keys, values, slots, **given)
+        keywords = {"norm": True, **own, **options} if own else options
+        return self.rope.append(q, k, v, positions, keys, values, slots, **keywords)
 
     def _norm_options(self, q: Tensor | None, k: Tensor | None) -> dict[str, Any]:
         """The options of the module's norm; none if it has no norm."""
@@ -226,10 +226,10 @@ class RotaryEmbedding(RotatingModule):
         if unknown or k is MISSING or more is not MISSING:
             options = layout, inplace, contiguous
             refuse(RotaryEmbedding.forward, self, q, k, positions, *options, more, **unknown)
-        other: Any = k  # for type checkers, results are tensors, as with other modules
+        keys: Any = k  # for type checkers, results are tensors, as with other modules
         # The method itself, since calling the object takes twice as long.
         return self.rope.__call__(
-            q, other, positions, layout=layout, inplace=inplace, contiguous=contiguous
+            q, keys, positions, layout=layout, inplace=inplace, contiguous=contiguous
         )
 
     def bind(self, q: Tensor, k: Tensor, **options: Any) -> BoundRotary:
@@ -363,11 +363,11 @@ class LearnedRotaryEmbedding(Rotating):
         inv_freq = local_heads(self, self.inv_freq)
         if inv_freq.dtype not in (torch.float32, torch.float64):
             inv_freq = inv_freq.float()
-        one: Any = q
-        other: Any = k
-        _, axis_map = self._like._of(other if one is None else one)
+        x: Any = q
+        keys: Any = k
+        _, axis_map = self._like._of(keys if x is None else x)
         return apply_rotary_qk(
-            one, other, positions, inv_freq, layout=self._like.layout if layout is None else layout,
+            x, keys, positions, inv_freq, layout=self._like.layout if layout is None else layout,
             pairing=self._like.pairing, rotary_start=self._like.rotary_start, axis_map=axis_map,
             scale=self._like.scale,
         )  # fmt: skip
@@ -457,14 +457,14 @@ class XPos(RotaryModule):
         rope = self.rope
         rope._check_width("XPos", "q", q)
         layout = rope.layout if layout is None else layout
-        given: tuple[Any, Any] = positions, positions if k_positions is None else k_positions
+        pair: tuple[Any, Any] = positions, positions if k_positions is None else k_positions
         own = [
             positions_in("XPos", at or 0, x, layout) if at is None or is_count(at) else at
-            for at, x in zip(given, (q, k), strict=True)
+            for at, x in zip(pair, (q, k), strict=True)
         ]
-        same = k_positions is None and (positions is not None or own[0].shape == own[1].shape)
+        shared = k_positions is None and (positions is not None or own[0].shape == own[1].shape)
         dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
-        tables = xpos_tables(own[0] if same else tuple(own), rope, dtype=dtype, **self.decay)
+        tables = xpos_tables(own[0] if shared else tuple(own), rope, dtype=dtype, **self.decay)
         return apply_rotary_qk(
             q, k, None, tables, layout=layout, pairing=rope.pairing,
             rotary_start=rope.rotary_start, inplace=inplace, contiguous=contiguous,

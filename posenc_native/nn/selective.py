@@ -87,7 +87,7 @@ class SelectiveRotaryEmbedding(Described):
         rank: rank of the projection, ``phi_proj``; None: each head projects its part of the token,
             with columns of one length.
         kernel_size: number of tokens in the convolution ``phi_conv1d``; None: each projection minus
-            the previous one, so that an angle depends on its token alone.
+            the previous projection, so that an angle depends on its token alone.
         activation: activation of the convolution, None or "silu".
         gate: None, or a sigmoid of the tokens for each head ("head", with `gate_rank` "low_rank")
             or for each pair ("pair").
@@ -223,7 +223,7 @@ class SelectiveRotaryEmbedding(Described):
     def _steps(
         self, tokens: Tensor, before: Tensor | None, parameters: dict[str, Tensor] | None
     ) -> tuple[Tensor, Tensor]:
-        """`steps` with the module's parameters, or with given parameters in their place."""
+        """`steps` with the module's parameters, or with other parameters in their place."""
 
         def run(name: str, x: Tensor) -> Tensor:
             child = getattr(self, name)
@@ -243,11 +243,11 @@ class SelectiveRotaryEmbedding(Described):
         looks_back = 1 if self.kernel_size is None else self.kernel_size - 1
         if before is None:
             before = projected.new_zeros(len(projected), looks_back, projected.shape[-1])
-        seen = torch.cat((before.to(projected.dtype), projected), dim=1)
+        window = torch.cat((before.to(projected.dtype), projected), dim=1)
         if self.kernel_size is None:
-            phi = projected - seen[:, :-1]
+            phi = projected - window[:, :-1]
         else:
-            phi = run("phi_conv1d", seen)
+            phi = run("phi_conv1d", window)
             phi = F.silu(phi) if self.activation else phi
         phi = phi.unflatten(-1, (self.heads, -1))
         if self.bias:
@@ -257,8 +257,8 @@ class SelectiveRotaryEmbedding(Described):
             opened = opened.unflatten(-1, (self.heads, -1))  # [b, s, h, 1 or P]
             phi = phi * opened
         real = torch.float64 if phi.dtype == torch.float64 else torch.float32
-        kept = seen[:, seen.shape[1] - looks_back :]
-        return phi.to(real) * own("temperature").to(real), kept
+        tail = window[:, window.shape[1] - looks_back :]
+        return phi.to(real) * own("temperature").to(real), tail
 
     def forward(
         self, q: Tensor, k: Tensor | None, tokens: Tensor, state: SelectiveState | None = None
@@ -299,5 +299,5 @@ def _steps_of_parts(
         for name, parameter in module.named_parameters()
     }
     projected = None if state is None else cut.part(state.projected, ("b", "n", "channels"))
-    steps, kept = module._steps(cut.local(tokens), projected, parameters)
-    return cut.join(steps, ("b", "s", "h", "P")), cut.join(kept, ("b", "n", "channels"))
+    steps, tail = module._steps(cut.local(tokens), projected, parameters)
+    return cut.join(steps, ("b", "s", "h", "P")), cut.join(tail, ("b", "n", "channels"))

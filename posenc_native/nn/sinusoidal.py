@@ -322,8 +322,8 @@ class FourierFeatures(Described):
 
     def reset_parameters(self) -> None:
         """Draw new frequencies."""
-        whole = torch.empty(self.weight.shape, device=self.weight.device)
-        initialize(self.weight, whole.normal_(0.0, self.std))
+        values = torch.empty(self.weight.shape, device=self.weight.device)
+        initialize(self.weight, values.normal_(0.0, self.std))
 
     def forward(self, x: Tensor) -> Tensor:
         """``amplitude * (sin, cos)(2 pi W x)``."""

@@ -94,9 +94,9 @@ class SwinRelativeBias(WindowBias):
     def reset_parameters(self) -> None:
         """Draw the table normally with standard deviation 0.02, as in Swin's code."""
         table = self.relative_position_bias_table
-        whole = torch.empty(table.shape[0], self.num_heads, device=table.device)
-        nn.init.trunc_normal_(whole, std=0.02)
-        initialize_heads(self, "relative_position_bias_table", whole)
+        values = torch.empty(table.shape[0], self.num_heads, device=table.device)
+        nn.init.trunc_normal_(values, std=0.02)
+        initialize_heads(self, "relative_position_bias_table", values)
 
     def diagonals(self) -> Tensor:
         """The diagonals for the patches, ``[H, 2 * rows - 1, 2 * columns - 1]``."""
@@ -123,8 +123,8 @@ class SwinRelativeBias(WindowBias):
         rows = table[-3:].to(patches.dtype)[:, :, None, None]
         from_class, to_class, itself = rows.unbind()
         first = torch.cat([itself, from_class.expand(-1, 1, count)], -1)
-        others = torch.cat([to_class.expand(-1, count, 1), patches], -1)
-        return torch.cat([first, others], -2)
+        rest = torch.cat([to_class.expand(-1, count, 1), patches], -1)
+        return torch.cat([first, rest], -2)
 
 
 class SwinV2RelativeBias(WindowBias):
@@ -199,10 +199,10 @@ class SwinV2RelativeBias(WindowBias):
 
     def _other_arguments(self) -> dict[str, Any]:
         first, _, last = self.continuous_position_bias_mlp
-        same = self.pretrained_window == self.window
+        unchanged = self.pretrained_window == self.window
         return {
             "num_heads": last.out_features, "hidden": first.out_features,
-            "pretrained_window": None if same else self.pretrained_window,
+            "pretrained_window": None if unchanged else self.pretrained_window,
         }  # fmt: skip
 
 
