@@ -9,12 +9,12 @@
     pn.plot.frequencies(pn.Rotary.preset("llama-3.1"))
     pn.plot.compare("path/to/model", "model.gguf")
 
-An *encoding* is an int, a `SinusoidalSpec`, a `Rotary`, a module that has one, or a ready table
+An *encoding* is an int, a `SinusoidalSpec`, a `Rotary`, a module that rotates, or a ready table
 ``[positions, dim]``. An int is the width of the Transformer paper's sinusoidal table. Arrays and
 tensors may have any float dtype and device.
 
 Every function returns its Axes, one or an array, for changes of any kind. With ``ax=`` it draws
-into the Axes given, and changes nothing else of matplotlib's state. Otherwise it makes a new figure
+into these Axes, and changes nothing else of matplotlib's state. Otherwise it makes a new figure
 of pyplot, for ``plt.show()`` and notebooks.
 
 Words and background have the colors of the matplotlib style, light or dark. Lines differ in color,

@@ -77,18 +77,18 @@ def bias(
         -31.5
     """
     function = "plot.bias"
-    given = _read_bias(function, bias, q_len, k_len)
-    count = len(given.values)
+    shown = _read_bias(function, bias, q_len, k_len)
+    count = len(shown.values)
     offset = arguments.size(function, "q_offset", q_offset)
     (shown_head,) = read_indices(function, "head", [head], count)
-    some = evenly(count, _SHOWN) if heads is None else heads
-    chosen = read_indices(function, "heads", some, count)
+    indices = evenly(count, _SHOWN) if heads is None else heads
+    chosen = read_indices(function, "heads", indices, count)
     if not (name is None or isinstance(name, str)):
         wrong_type(function, "name", "a str or None", type(name).__name__)
     shades = colors.read_colormap(function, cmap)
     axes = drawing.axes(function, ax, (11.5, 4.6), 2, gridspec_kw={"width_ratios": [1, 1.2]})
-    _draw_matrix(axes[0], given, shown_head, offset, shades, name or "Bias")
-    _draw_lines(axes[1], given, chosen, offset)
+    _draw_matrix(axes[0], shown, shown_head, offset, shades, name or "Bias")
+    _draw_lines(axes[1], shown, chosen, offset)
     return axes
 
 
@@ -141,41 +141,41 @@ def _read_bias(function: str, bias: Any, q_len: int | None, k_len: int | None) -
 
 
 def _draw_matrix(
-    ax: Axes, given: _Bias, head: int, q_offset: int, cmap: Colormap, name: str
+    ax: Axes, bias: _Bias, head: int, q_offset: int, cmap: Colormap, name: str
 ) -> None:
-    image = drawing.shade(ax, given.matrix(head), cmap, q_offset)
+    image = drawing.shade(ax, bias.matrix(head), cmap, q_offset)
     drawing.position_ticks(ax, "x")
     drawing.position_ticks(ax, "y")
-    sizes = f"{given.q_len:,} queries × {given.k_len:,} keys"
-    title = f"{name}\nhead {head} of {len(given.values)}, {sizes}"
+    sizes = f"{bias.q_len:,} queries × {bias.k_len:,} keys"
+    title = f"{name}\nhead {head} of {len(bias.values)}, {sizes}"
     drawing.set_words(ax, title, *drawing.KEYS_AND_QUERIES)
     drawing.color_bar(image, ax, "added to the score")
 
 
-def _draw_lines(ax: Axes, given: _Bias, heads: list[int], q_offset: int) -> None:
+def _draw_lines(ax: Axes, bias: _Bias, heads: list[int], q_offset: int) -> None:
     from .labels import EndLabels
 
-    offsets = np.arange(1 - given.q_len, given.k_len) - q_offset
+    offsets = np.arange(1 - bias.q_len, bias.k_len) - q_offset
     look, part = colors.palette(ax), drawing.fit(ax)
     lines, varying = [], False
     for i, head in enumerate(heads):
-        least, mean, largest = given.diagonals(head)
+        least, mean, largest = bias.diagonals(head)
         color, dashes, marker = look.line(i)
-        some = drawing.markers_apart(ax, i, len(heads), len(offsets))
+        marks = drawing.markers_apart(ax, i, len(heads), len(offsets))
         lines += ax.plot(
             offsets, mean, color=color, linestyle=dashes, marker=marker, markersize=4.5 * part,
-            linewidth=1.3 * part, markevery=some, label=f"head {head}",
+            linewidth=1.3 * part, markevery=marks, label=f"head {head}",
         )  # fmt: skip
         if (largest > least).any():
             varying = True
             ax.fill_between(offsets, least, largest, color=color, alpha=0.15, linewidth=0)
     ax.axvline(0, color=look.faint, linewidth=0.8, zorder=0)
     drawing.position_ticks(ax, "x")
-    some_of = (
-        "" if len(heads) == len(given.values) else f"{len(heads)} of {len(given.values)} heads"
+    selection = (
+        "" if len(heads) == len(bias.values) else f"{len(heads)} of {len(bias.values)} heads"
     )
     how = "means along diagonals, bands from least to largest" if varying else ""
-    told = ", ".join(filter(None, (some_of, how)))
+    told = ", ".join(filter(None, (selection, how)))
     drawing.set_words(
         ax, f"One line a head, against the offset\n{told}".strip(),
         drawing.OFFSET, "added to the score", drawing.OPEN,

@@ -96,11 +96,11 @@ def clock(
         dials = _Dials(function, ax, shown, chosen)
         dials.step()
         return dials.axes
-    found = read_position(function, position, shown)
-    row = shown.table(found)[0]
-    moved = _moved_pairs(function, shown, float(shown.coordinates(found)[0]))
+    place = read_position(function, position, shown)
+    row = shown.table(place)[0]
+    moved = _moved_pairs(function, shown, float(shown.coordinates(place)[0]))
     dials = _Dials(function, ax, shown, _read_pairs(function, shown, pairs, moved))
-    dials.turn(found[0], row)
+    dials.turn(place[0], row)
     return dials.axes
 
 
@@ -144,9 +144,9 @@ def clock_animation(
     """
     function = "plot.clock_animation"
     shown = read_encoding(function, encoding)
-    found = read_positions(function, positions, shown)
-    rows = shown.table(found)
-    way = np.ptp(shown.coordinates(found)) or shown.coordinates(found)[0]
+    places = read_positions(function, positions, shown)
+    rows = shown.table(places)
+    way = np.ptp(shown.coordinates(places)) or shown.coordinates(places)[0]
     chosen = _read_pairs(function, shown, pairs, _moved_pairs(function, shown, float(way)))
     rate = arguments.positive_number(function, "frames_per_second", frames_per_second)
     if rate > 50:
@@ -159,11 +159,11 @@ def clock_animation(
     dials = _Dials(function, ax, shown, chosen)
     from .recording import FrameColors, recording
 
-    turns = list(zip(found, rows, strict=True))
+    turns = list(zip(places, rows, strict=True))
     with recording(dials, *turns[0]) as pixels_at:
         # The first alone would lack the color of sectors: at position 0 there are none.
         few = FrameColors(np.stack([pixels_at(*turns[i]) for i in (0, len(turns) // 2)]))
-        frames = [few.picture(pixels_at(*each)) for each in turns]
+        frames = [few.picture(pixels_at(*turn)) for turn in turns]
     dials.turn(*turns[-1])
     frames[0].save(
         path, format="GIF", save_all=True, append_images=frames[1:], loop=0,
@@ -181,22 +181,24 @@ def _whole_pairs(function: str, shown: Encoding) -> list[int]:
 
 def _moved_pairs(function: str, shown: Encoding, way: float) -> list[int]:
     """The pairs that turn visibly in a way, in positions from 0; all if none does."""
-    whole = _whole_pairs(function, shown)
+    complete_pairs = _whole_pairs(function, shown)
     least = 2 * math.pi * _SEEN
-    return [i for i in whole if abs(way * shown.pairs[i].inv_freq) >= least] or whole
+    return [
+        i for i in complete_pairs if abs(way * shown.pairs[i].inv_freq) >= least
+    ] or complete_pairs
 
 
 def _read_pairs(
     function: str, shown: Encoding, pairs: Sequence[int] | None, default: list[int]
 ) -> list[int]:
     """The argument `pairs`; by default up to eight of these, evenly."""
-    whole = _whole_pairs(function, shown)
+    complete_pairs = _whole_pairs(function, shown)
     if pairs is None:
-        some = default or whole
-        return [some[i] for i in evenly(len(some), _SHOWN)]
+        candidates = default or complete_pairs
+        return [candidates[i] for i in evenly(len(candidates), _SHOWN)]
     chosen = read_indices(function, "pairs", pairs, len(shown.pairs))
     for i in chosen:
-        if i not in whole:
+        if i not in complete_pairs:
             wrong_value(function, "pairs", "pairs with a sine and a cosine", i)
     return chosen
 
@@ -214,7 +216,7 @@ class _Dials:
         self._shown, self._chosen = shown, chosen
         tried = [drawing.Cells(ax, len(chosen), lines, wide) for lines, _, wide in _WORDS]
         least = max(_SMALLEST, 0.7 * tried[1].unit)  # long words are not worth small dials
-        best = next((i for i, each in enumerate(tried) if each.unit >= least), -1)
+        best = next((i for i, layout in enumerate(tried) if layout.unit >= least), -1)
         cells, (self._lines, self._roomy, _) = tried[best], _WORDS[best]
         cells.show(ax)
         look, self._part = colors.palette(ax), drawing.fit(ax)
@@ -327,6 +329,6 @@ class _Dials:
 def _nice_step(wanted: float, whole: bool) -> float | int:
     """The nearest of 1, 2, 5, 10, 20, 50 ...; less than 1 only if positions are not whole."""
     power = math.floor(math.log10(wanted))
-    some = [digit * 10.0**exponent for exponent in (power, power + 1) for digit in (1, 2, 5)]
-    step = min(some, key=lambda each: abs(math.log(each / wanted)))
+    steps = [digit * 10.0**exponent for exponent in (power, power + 1) for digit in (1, 2, 5)]
+    step = min(steps, key=lambda size: abs(math.log(size / wanted)))
     return max(1, round(step)) if whole else step

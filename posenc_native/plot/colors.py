@@ -36,7 +36,7 @@ class Palette:
         paper: the background, also inside hollow markers.
         gray: marks and their words.
         faint: lines behind the data.
-        bands: three shades of paper, the middle one darkest.
+        bands: three shades of paper, the middle shade darkest.
         colors: lines, in turn.
     """
 
@@ -67,7 +67,7 @@ def palette(ax: Axes) -> Palette:
     around = to_hex(face) if to_rgba(face)[3] else paper
     grays = (_mixed(ink, paper, part) for part in (0.65, 0.75, 0.85))
     # Marks of gray have words, some of them beside the Axes.
-    gray = next((one for one in grays if _contrast(one, around) >= 4.5), ink)
+    gray = next((shade for shade in grays if _contrast(shade, around) >= 4.5), ink)
     return Palette(
         ink, paper, gray, _mixed(ink, paper, 0.16),
         (paper, _mixed(ink, paper, 0.16), _mixed(ink, paper, 0.07)),
@@ -75,16 +75,16 @@ def palette(ax: Axes) -> Palette:
     )  # fmt: skip
 
 
-def _contrast(one: str, other: str) -> float:
+def _contrast(a: str, b: str) -> float:
     """The contrast of two colors as WCAG 2 defines it: 1 to 21."""
-    dark, light = sorted(map(luminance, (one, other)))
+    dark, light = sorted(map(luminance, (a, b)))
     return (light + 0.05) / (dark + 0.05)
 
 
 def _paper(ax: Axes) -> Any:
     """The background behind Axes; where all is transparent, what their words can be read on."""
-    for one in (ax, ax.figure):
-        color = one.get_facecolor()
+    for artist in (ax, ax.figure):
+        color = artist.get_facecolor()
         if to_rgba(color)[3]:
             return color
     return "white" if luminance(ax.title.get_color()) < 0.5 else "black"
@@ -95,9 +95,9 @@ def luminance(color: Any) -> float:
     return float(np.dot((0.2126, 0.7152, 0.0722), np.power(to_rgb(color), 2.2)))
 
 
-def _mixed(color: str, other: str, part: float) -> str:
-    """So large a part of a color, the rest of the other."""
-    parts = part * np.array(to_rgb(color)) + (1 - part) * np.array(to_rgb(other))
+def _mixed(color: str, ground: str, part: float) -> str:
+    """So large a part of a color, the rest of the ground."""
+    parts = part * np.array(to_rgb(color)) + (1 - part) * np.array(to_rgb(ground))
     return to_hex(parts.tolist())
 
 

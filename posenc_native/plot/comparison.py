@@ -49,7 +49,7 @@ def compare(
         'all layers'
     """
     function = "plot.compare"
-    one, other, matches, longest = rotations_apart(first, second, function)
+    rotation, reference, matches, longest = rotations_apart(first, second, function)
     if positions is not None:
         longest = arguments.size(function, "positions", positions)
         if not 2 <= longest <= _FURTHEST:
@@ -69,22 +69,24 @@ def compare(
         name = match.layer_type or "all layers"
         ax.plot(places, errors, color=color, linestyle=dashes,
                 linewidth=1.6 * part, label=name)  # fmt: skip
-    seen = [first_visible(*match.groups, longest) for match in matches]
-    for i, first_seen in enumerate(seen):
+    visible = [first_visible(*match.groups, longest) for match in matches]
+    for i, first_seen in enumerate(visible):
         if first_seen is None:
             continue
         color, _, marker = look.line(i)
         at = max(first_seen, 1)
-        here = seen[i + 1 :].count(first_seen)  # more marks there, which it is to surround
-        ax.scatter([at], [VISIBLE], s=45 * (1 + here) * part**2, marker=marker,
+        overlaid = visible[i + 1 :].count(first_seen)  # more marks there, which it is to surround
+        ax.scatter([at], [VISIBLE], s=45 * (1 + overlaid) * part**2, marker=marker,
                    facecolor=look.paper, edgecolor=color, linewidth=1.4 * part,
                    zorder=4)  # fmt: skip
-        if not here:
-            others = sum(other is not None and other < first_seen for other in set(seen))
+        if not overlaid:
+            earlier = sum(
+                position is not None and position < first_seen for position in set(visible)
+            )
             left = at > longest**0.75  # to the right there would be no room
             drawing.write(
                 ax, f"from position {first_seen:,}", (at, VISIBLE), textcoords="offset points",
-                xytext=(-6 if left else 6, -drawing.letters(ax) * (0.8 + 1.3 * others)),
+                xytext=(-6 if left else 6, -drawing.letters(ax) * (0.8 + 1.3 * earlier)),
                 ha="right" if left else "left", va="top",
             )  # fmt: skip
     ax.axhline(VISIBLE, color=look.gray, linewidth=0.9, linestyle=":", zorder=1,
@@ -94,7 +96,7 @@ def compare(
     least = min(float(errors[0]) for errors in curves)
     low = min(VISIBLE / 16, max(least, 1e-9))
     ax.set_ylim(low / 1.5, 3.0)
-    title = f"Rotations apart: largest error of cos and sin\n{one.source}, {other.source}"
+    title = f"Rotations apart: largest error of cos and sin\n{rotation.source}, {reference.source}"
     drawing.set_words(ax, title, "position", "largest error so far", drawing.OPEN)
     drawing.legend(ax, below=part < 1)
     return ax

@@ -55,7 +55,7 @@ def sized(size: tuple[float, float] | None) -> Iterator[None]:
 def axes(
     function: str, ax: Any, size: tuple[float, float], count: int = 1, **grid: Any
 ) -> npt.NDArray[np.object_]:
-    """The Axes given, or those of a new figure of this size in inches.
+    """The Axes of the argument, or those of a new figure of this size in inches.
 
     `grid` is what plt.subplots takes for panels beside each other.
     """
@@ -69,13 +69,13 @@ def axes(
             figsize=(width, height), layout="constrained", squeeze=False, **shape
         )
         return np.ravel(made)
-    given = np.array(ax, object).ravel()
-    if not all(isinstance(one, Axes) for one in given):
+    panels = np.array(ax, object).ravel()
+    if not all(isinstance(panel, Axes) for panel in panels):
         expected = f"{count if count > 1 else 'one'} matplotlib Axes or None"
         wrong_type(function, "ax", expected, type(ax).__name__)
-    if len(given) != count:
-        wrong_value(function, "ax", f"{count} Axes", len(given))
-    return given
+    if len(panels) != count:
+        wrong_value(function, "ax", f"{count} Axes", len(panels))
+    return panels
 
 
 # --- Sizes
@@ -93,7 +93,7 @@ def fit(ax: Axes) -> float:
 
 
 def letters(ax: Axes, usual: Any = "small") -> float:
-    """The size of letters in these Axes, in points: the usual one, or less where room is short."""
+    """The size of letters in these Axes, in points: the usual size, or less where room is short."""
     size = font_manager.FontProperties(size=usual).get_size_in_points()
     return max(fit(ax) * size, min(size, _POINTS))
 
@@ -152,7 +152,7 @@ def _broken(line: str, size: float, wide: float) -> tuple[str, ...]:
         # A part that is too long by itself is broken between words.
         most = max(10, int(len(part) * wide / max(width(part), 1.0)))
         lines += textwrap.wrap(part, most) or [part]
-    return tuple(one.replace("\xa0", " ") for one in lines)
+    return tuple(row.replace("\xa0", " ") for row in lines)
 
 
 def set_words(ax: Axes, title: str, x: str, y: str, without: Sequence[str] = ()) -> None:
@@ -169,20 +169,20 @@ def write(ax: Axes, words: str, xy: tuple[float, float], **look: Any) -> None:
     ax.annotate(words, xy, **{"fontsize": letters(ax), "color": palette(ax).ink, **look})
 
 
-def legend(ax: Axes, *given: Any, below: bool = False, **look: Any) -> None:
-    """A legend in small letters without a frame; `given` and `look` are what ax.legend takes.
+def legend(ax: Axes, *handles: Any, below: bool = False, **look: Any) -> None:
+    """A legend in small letters without a frame; `handles` and `look` are what ax.legend takes.
 
     below: under the name of the x axis, where it covers nothing; only with a layout engine, which
     makes room there.
     """
     if below and ax.figure.get_layout_engine() is not None:
-        ticks, name = (letters(ax, _STYLE[f"{one}size"]) for one in ("xtick.label", "axes.label"))
+        ticks, name = (letters(ax, _STYLE[f"{part}size"]) for part in ("xtick.label", "axes.label"))
         down = ScaledTranslation(0, -(1.4 * (ticks + name) + 10) / 72, ax.figure.dpi_scale_trans)
         look |= {
             "loc": "upper left", "bbox_to_anchor": (0.0, 0.0), "borderaxespad": 0.0,
             "borderpad": 0.0, "bbox_transform": ax.transAxes + down,
         }  # fmt: skip
-    ax.legend(*given, **{"frameon": False, "fontsize": letters(ax), "handlelength": 2.6, **look})
+    ax.legend(*handles, **{"frameon": False, "fontsize": letters(ax), "handlelength": 2.6, **look})
 
 
 # --- Small multiples
@@ -197,12 +197,12 @@ class Cells:
     Args:
         ax: where they are to be; `show` then makes it show them and nothing else.
         count: how many.
-        lines: of words below each.
+        lines: of words below each cell.
         wide: letters of the longest line.
-        around: (beside, above and below), points left free on both sides of each.
+        around: (beside, above and below), points left free on both sides of each cell.
 
     Attributes:
-        centers: x and y of each.
+        centers: x and y of each cell.
         words: y of the words below a cell, from its center.
         unit: points that a cell is wide and high, about.
         size: of the letters, in points.
@@ -248,8 +248,8 @@ class Cells:
         before: Any = ax.get_axes_locator()
 
         def place(ax: Any, renderer: Any) -> Any:
-            # A layout tries boxes of several shapes, and limits follow each. They begin anew for
-            # each, or those of the last box would also have the room that others needed.
+            # A layout tries boxes of several shapes, and limits follow each box. They begin anew
+            # for a box, or those of the last box would also have the room that others needed.
             ax.autoscale_view()
             return before(ax, renderer) if before else ax.get_position(original=True)
 
@@ -314,7 +314,7 @@ def _rows(positions: Positions) -> tuple[float, list[str] | None]:
     """The place of the first row; and the names of all, if positions are no scale."""
     if is_range(positions) and has_scale(positions):
         return float(positions[0]), None
-    return 0.0, [position_name(one) for one in positions]
+    return 0.0, [position_name(position) for position in positions]
 
 
 def color_bar(image: AxesImage, ax: Axes, label: str) -> None:
@@ -364,7 +364,7 @@ def position_ticks(ax: Axes, axis: str, names: Sequence[str] | None = None) -> N
             return _without_decimals(value)
         return names[row] if row in range(len(names)) else ""
 
-    each = getattr(ax, f"{axis}axis")
+    drawn_axis = getattr(ax, f"{axis}axis")
     size = letters(ax, _STYLE[f"{axis}tick.labelsize"])
     if axis == "x":  # the longest name and a gap, beside each other
         numbers = [_without_decimals(end) for end in ax.get_xlim()]
@@ -372,8 +372,8 @@ def position_ticks(ax: Axes, axis: str, names: Sequence[str] | None = None) -> N
     else:
         most = points(ax)[1] / (2.5 * size)
     bins = max(2, min(8, int(most)))
-    each.set_major_locator(MaxNLocator(nbins=bins, integer=True, steps=[1, 2, 2.5, 5, 10]))
-    each.set_major_formatter(FuncFormatter(text))
+    drawn_axis.set_major_locator(MaxNLocator(nbins=bins, integer=True, steps=[1, 2, 2.5, 5, 10]))
+    drawn_axis.set_major_formatter(FuncFormatter(text))
 
 
 def logarithmic_positions(ax: Axes) -> None:

@@ -33,7 +33,7 @@ class Pair:
 
     Attributes:
         inv_freq: radians a position.
-        sine, cosine: columns; None for the one that a narrower table has cut off.
+        sine, cosine: columns; None for a column that a narrower table has cut off.
     """
 
     inv_freq: float
@@ -91,8 +91,8 @@ class Encoding:
         pair = self.pair_of(column)
         if pair is None:
             return f"{column}"
-        which = column if self.columns == "dimension" else self.pairs.index(pair)
-        return f"{which}, {'sine' if column == pair.sine else 'cosine'}"
+        index = column if self.columns == "dimension" else self.pairs.index(pair)
+        return f"{index}, {'sine' if column == pair.sine else 'cosine'}"
 
     def title(self, *more: str) -> str:
         """The name on a line; then the parameters, and more of them."""
@@ -124,7 +124,7 @@ def read_encoding(function: str, encoding: Any) -> Encoding:
         wrong_value(function, "encoding", "a table [positions, dim]", f"shape {list(values.shape)}")
     rows, width = values.shape
     words = f"{rows:,} positions × {width} dims"
-    return Encoding("Table", words, width, "dimension", (), rows, lambda found: values[found])
+    return Encoding("Table", words, width, "dimension", (), rows, lambda indices: values[indices])
 
 
 def read_numbers(function: str, argument: str, value: Any) -> FloatArray:
@@ -143,11 +143,11 @@ def _in_memory(value: Any) -> Any:
 
 
 def read_position(function: str, position: Any, shown: Encoding) -> Positions:
-    """The argument `position`, a single one, as [1]."""
-    found = arguments.as_array(function, "position", _in_memory(position))
-    if found.ndim:
-        wrong_value(function, "position", "one position", f"shape {list(found.shape)}")
-    return read_positions(function, found.reshape(1), shown, "position")
+    """The argument `position`, a single position, as [1]."""
+    place = arguments.as_array(function, "position", _in_memory(position))
+    if place.ndim:
+        wrong_value(function, "position", "one position", f"shape {list(place.shape)}")
+    return read_positions(function, place.reshape(1), shown, "position")
 
 
 def read_positions(
@@ -158,29 +158,29 @@ def read_positions(
     if arguments.is_count(positions):
         count = arguments.size(function, "positions", positions)
         places = np.arange if shown is None else shown.places
-        found = places(count if rows is None else min(count, rows))
+        array = places(count if rows is None else min(count, rows))
     else:
-        found = arguments.as_positions(function, _in_memory(positions), argument)
-        arguments.check_dtype(function, argument, found.dtype, arguments.POSITION_DTYPES)
-        if found.ndim != 1:
-            wrong_value(function, argument, "an int or shape [n]", f"shape {list(found.shape)}")
-    if not len(found):
+        array = arguments.as_positions(function, _in_memory(positions), argument)
+        arguments.check_dtype(function, argument, array.dtype, arguments.POSITION_DTYPES)
+        if array.ndim != 1:
+            wrong_value(function, argument, "an int or shape [n]", f"shape {list(array.shape)}")
+    if not len(array):
         wrong_value(function, argument, "at least one position", "none")
-    if found.dtype.kind == "f" and not (np.abs(found) < 2.0**63).all():
+    if array.dtype.kind == "f" and not (np.abs(array) < 2.0**63).all():
         wrong_value(function, argument, "finite values of magnitude below 2^63", "others")
     if rows is not None:
-        arguments.check_dtype(function, argument, found.dtype, arguments.INTEGER_DTYPES)
-        if found.min() < 0 or found.max() >= rows:
-            worst = found.min() if found.min() < 0 else found.max()
+        arguments.check_dtype(function, argument, array.dtype, arguments.INTEGER_DTYPES)
+        if array.min() < 0 or array.max() >= rows:
+            worst = array.min() if array.min() < 0 else array.max()
             wrong_value(function, argument, f"rows of the table, 0 .. {rows - 1}", worst)
-    return found
+    return array
 
 
-def read_indices(function: str, argument: str, given: Any, count: int) -> list[int]:
+def read_indices(function: str, argument: str, indices: Any, count: int) -> list[int]:
     """An argument that chooses some of 0 .. count - 1."""
-    if not isinstance(given, Iterable):
-        wrong_type(function, argument, "a sequence of ints", type(given).__name__)
-    chosen = [arguments.size(function, argument, index) for index in given]
+    if not isinstance(indices, Iterable):
+        wrong_type(function, argument, "a sequence of ints", type(indices).__name__)
+    chosen = [arguments.size(function, argument, index) for index in indices]
     if not chosen or max(chosen) >= count:
         wrong_value(function, argument, f"some of 0 .. {count - 1}", chosen)
     return chosen
@@ -188,8 +188,8 @@ def read_indices(function: str, argument: str, given: Any, count: int) -> list[i
 
 def evenly(count: int, most: int) -> list[int]:
     """Up to so many of 0 .. count - 1, from the first to the last."""
-    some = min(most, count)
-    return [round(i * (count - 1) / max(some - 1, 1)) for i in range(some)]
+    total = min(most, count)
+    return [round(i * (count - 1) / max(total - 1, 1)) for i in range(total)]
 
 
 def _encoding_of_spec(function: str, spec: SinusoidalSpec) -> Encoding:
@@ -197,7 +197,9 @@ def _encoding_of_spec(function: str, spec: SinusoidalSpec) -> Encoding:
         expected = "a spec of one coordinate, or its table as [cells, dim]"
         wrong_value(function, "encoding", expected, f"{len(spec.axis_order)} coordinates")
     (count,), grid = spec.pairs, spec.grid
-    base, scale = (one[0] if isinstance(one, tuple) else one for one in (spec.base, spec.scale))
+    base, scale = (
+        option[0] if isinstance(option, tuple) else option for option in (spec.base, spec.scale)
+    )
     if spec.inv_freq is not None:
         inv_freq, made = np.array(spec.inv_freq), "frequencies of its own"
     else:
@@ -238,7 +240,7 @@ def _encoding_of_rotary(function: str, rope: Rotary) -> Encoding:
 def _pairs(inv_freq: FloatArray, sides: npt.NDArray[Any], width: int) -> tuple[Pair, ...]:
     """Pairs of the columns of sines and those of cosines, as far as a table of this width goes."""
     columns = ([c if c < width else None for c in side] for side in sides.tolist())
-    return tuple(Pair(*each) for each in zip(inv_freq.tolist(), *columns, strict=True))
+    return tuple(Pair(*fields) for fields in zip(inv_freq.tolist(), *columns, strict=True))
 
 
 def same_on_all_axes(rope: Rotary, positions: Positions) -> Positions:
@@ -289,7 +291,7 @@ def position_words(positions: Positions) -> str:
 
 
 def position_name(position: Any) -> str:
-    """A position for people: whole ones with all their digits."""
+    """A position for people: whole numbers with all their digits."""
     return f"{position:,}" if isinstance(position, np.integer) else number(float(position))
 
 

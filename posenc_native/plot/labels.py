@@ -15,7 +15,7 @@ from . import colors, drawing
 from .encodings import evenly
 
 _LEADER, _SAMPLE, _GAP = 10.0, 20.0, 4.0  # points, from the Axes to the words
-_APART = 1.15  # from one line of words to the next, in heights of one
+_APART = 1.15  # from one line of words to the next, in heights of a line
 
 
 class EndLabels(Artist):
@@ -34,7 +34,7 @@ class EndLabels(Artist):
         self.set_zorder(-1)  # drawn first: it moves the words
         self.set_in_layout(False)
         ends = [end for line in lines if (end := _end(line)) is not None]
-        self._ends = sorted(zip(ends, range(len(ends)), strict=True), key=lambda each: each[0][1])
+        self._ends = sorted(zip(ends, range(len(ends)), strict=True), key=lambda pair: pair[0][1])
         look = colors.palette(ax)
         beside = ax.transAxes + ScaledTranslation(
             (_LEADER + _SAMPLE + _GAP) / 72, 0, ax.figure.dpi_scale_trans
@@ -57,7 +57,7 @@ class EndLabels(Artist):
         if not self._words or ax is None or not self.get_visible():
             return
         box = ax.bbox
-        high = _APART * max(one.get_window_extent(renderer).height for one in self._words)
+        high = _APART * max(artist.get_window_extent(renderer).height for artist in self._words)
         most = max(1, int(box.height / high) + 1)
         count = len(self._words)
         named = evenly(count, most)
@@ -83,16 +83,16 @@ class EndLabels(Artist):
                 data=(np.linspace(start, start + _SAMPLE * dot, 3), [y] * 3), markevery=[1],
                 transform=IdentityTransform(), clip_on=False, visible=True,
             )  # fmt: skip
-            for one in (leader, sample):
-                one.set_figure(ax.figure)
-                one.draw(renderer)
+            for artist in (leader, sample):
+                artist.set_figure(ax.figure)
+                artist.draw(renderer)
 
 
 def _end(line: Line2D) -> tuple[float, float] | None:
     """The last point of a line that is a number."""
-    x, y = (np.asarray(each, float) for each in line.get_data())
-    there = np.flatnonzero(np.isfinite(y))
-    return (float(x[there[-1]]), float(y[there[-1]])) if len(there) else None
+    x, y = (np.asarray(numbers, float) for numbers in line.get_data())
+    finite = np.flatnonzero(np.isfinite(y))
+    return (float(x[finite[-1]]), float(y[finite[-1]])) if len(finite) else None
 
 
 def spread(wanted: Sequence[float], apart: float, low: float, high: float) -> list[float]:

@@ -43,7 +43,7 @@ def recording(
 ) -> Iterator[Callable[[Any, FloatArray], Pixels]]:
     """Gives a function that turns the dials to a position and returns the pixels of the figure.
 
-    The layout is found once, with this position, and everything that stands still is drawn once:
+    The layout is computed once, with this position, and everything that stands still is drawn once:
     both take far longer than the rest.
     """
     figure = dials.axes.figure.canvas.figure  # all of it, of a SubFigure too
@@ -74,11 +74,11 @@ def recording(
             if line in wanted:
                 draw_text(gc, x, y, line, *more, **look)
 
-        def draw_lines(which: slice) -> None:
+        def draw_lines(lines: slice) -> None:
             """Some lines of each text, exactly where they are in all of it."""
             for text in texts:
                 wanted.clear()
-                wanted.update(text.get_text().split("\n")[which])
+                wanted.update(text.get_text().split("\n")[lines])
                 text.draw(renderer)
 
         # The renderer is asked for each line: the last, which changes, takes a quarter of the time
@@ -110,9 +110,9 @@ def recording(
 class FrameColors:
     """The colors of all frames, from a few of them: parts that stand still do not flicker."""
 
-    def __init__(self, some: Pixels) -> None:
-        some = some.reshape(-1, some.shape[-1])
-        self._flat = Image.fromarray(_channels(some)).quantize(64).getpalette() or []
+    def __init__(self, pixels: Pixels) -> None:
+        pixels = pixels.reshape(-1, pixels.shape[-1])
+        self._flat = Image.fromarray(_channels(pixels)).quantize(64).getpalette() or []
         self._palette = np.reshape(self._flat, (-1, 3)).astype(np.int64)
         self._nearest = np.full(1 << 24, -1, np.int16)  # of each color that has been seen
         self._last: Pixels | None = None

@@ -65,7 +65,7 @@ def rotation(
     queries or keys of a model as `x`, the picture shows what becomes of them.
 
     Args:
-        rope: how vectors are rotated: a `Rotary` or a module that has one.
+        rope: how vectors are rotated: a `Rotary` or a module that has a `Rotary`.
         positions: an int n for 0 .. n-1, or ``[s]``; one for each token, default 0, 1, 2 ...
         x: queries or keys before rotation, ``[s, head_dim]``, or with axes in front, such as batch
             and heads; default (1, 0) in each pair, for six tokens or for `positions`.
@@ -99,24 +99,24 @@ def rotation(
         wrong_value(function, "rope", "a Rotary that rotates", rope)
     dims = _dims_of_pairs(rope)
     if x is None:
-        found = read_positions(function, _TOKENS if positions is None else positions)
-        values = np.zeros((len(found), rope.head_dim))
+        places = read_positions(function, _TOKENS if positions is None else positions)
+        values = np.zeros((len(places), rope.head_dim))
         values[:, dims[:, 0]] = 1.0
     else:
         values = _read_head(function, x, head, rope.head_dim)
-        found = read_positions(function, len(values) if positions is None else positions)
-    if len(found) != len(values):
-        wrong_value(function, "positions", f"{len(values)} of them, one a token", len(found))
-    some = range(min(_TOKENS, len(values))) if tokens is None else tokens
-    rows = read_indices(function, "tokens", some, len(values))
-    at = found[rows]
+        places = read_positions(function, len(values) if positions is None else positions)
+    if len(places) != len(values):
+        wrong_value(function, "positions", f"{len(values)} of them, one a token", len(places))
+    indices = range(min(_TOKENS, len(values))) if tokens is None else tokens
+    rows = read_indices(function, "tokens", indices, len(values))
+    at = places[rows]
     chosen = _from_fast_to_slow(rope, at) if pairs is None else pairs
     chosen = read_indices(function, "pairs", chosen, count)
-    turned = rope.apply(values, same_on_all_axes(rope, found), layout="sd")
+    turned = rope.apply(values, same_on_all_axes(rope, places), layout="sd")
     axes = drawing.axes(function, ax, _figure(len(chosen)), 2)
     # Of both panels: [panel, token, pair, 2].
     vectors = np.stack(
-        [np.asarray(each, float)[rows][:, dims[chosen]] for each in (values, turned)]
+        [np.asarray(matrix, float)[rows][:, dims[chosen]] for matrix in (values, turned)]
     )
     lengths = np.linalg.norm(vectors, axis=-1)
     longest = lengths.max((0, 1), where=np.isfinite(lengths), initial=0.0)
@@ -125,10 +125,10 @@ def rotation(
         (f"pair {i}", f"(dims {a}, {b})") for i, (a, b) in zip(chosen, dims[chosen], strict=True)
     ]
     turns = [(f"{number(math.degrees(rope.inv_freq[i]))}°", "a position") for i in chosen]
-    for one, arrows, below in zip(axes, vectors, _below(axes, at, names, turns), strict=True):
-        _draw_planes(one, arrows, at, *below)
-    same = "the same vector at each, " if x is None else ""
-    drawing.set_title(axes[0], f"Before rotary encoding\n{same}{position_words(at)}")
+    for panel, arrows, below in zip(axes, vectors, _below(axes, at, names, turns), strict=True):
+        _draw_planes(panel, arrows, at, *below)
+    prefix = "the same vector at each, " if x is None else ""
+    drawing.set_title(axes[0], f"Before rotary encoding\n{prefix}{position_words(at)}")
     drawing.set_title(axes[1], f"After: turned by position × frequency\n{rotary_words(rope)}")
     return axes
 
@@ -137,8 +137,8 @@ def _read_head(function: str, x: Any, head: int, head_dim: int) -> FloatArray:
     """The tokens of one head, [s, head_dim]; the others are not converted."""
     several = is_array(x) and x.ndim > 2 and math.prod(x.shape)
     heads = x.reshape(-1, *x.shape[-2:]) if several else [x]
-    (which,) = read_indices(function, "head", [head], len(heads))
-    values = read_numbers(function, "x", heads[which])
+    (index,) = read_indices(function, "head", [head], len(heads))
+    values = read_numbers(function, "x", heads[index])
     if values.ndim != 2 or values.shape[1] != head_dim or not len(values):
         expected = f"shape [s, head_dim] = [s, {head_dim}], or with axes in front"
         wrong_value(function, "x", expected, list(np.shape(x)))
@@ -159,9 +159,9 @@ def _from_fast_to_slow(rope: Rotary, at: Positions) -> list[int]:
     """The fastest pair, two pairs that turn visibly between these positions, the slowest."""
     speeds = np.degrees(np.abs(rope.inv_freq))
     span = float(np.abs(at.astype(float) - float(at[0])).max()) or 1.0
-    some = [int(speeds.argmax()), int(speeds.argmin())]
-    some += [int(np.abs(speeds * span - turn).argmin()) for turn in _TURNS]
-    return sorted(set(some), key=lambda i: (-speeds[i], i))
+    chosen = [int(speeds.argmax()), int(speeds.argmin())]
+    chosen += [int(np.abs(speeds * span - turn).argmin()) for turn in _TURNS]
+    return sorted(set(chosen), key=lambda i: (-speeds[i], i))
 
 
 def _figure(count: int) -> tuple[float, float]:
@@ -185,15 +185,15 @@ def _below(
     around = (size * (0.3 * (first + last + 1 + max(first, last)) + 0.4), 1.2 * size)
     tried = []
     for form in _FORMS:
-        written = [[form(parts) for parts in of_one] for of_one in words]
-        lines = [line for of_one in written for each in of_one for line in each.splitlines()]
-        each_has = 1 + written[0][0].count("\n")
+        written = [[form(parts) for parts in panel] for panel in words]
+        lines = [line for panel in written for text in panel for line in text.splitlines()]
+        line_count = 1 + written[0][0].count("\n")
         wide = max(map(len, lines))
         tried.append((written, [
-            drawing.Cells(ax, len(of_one), each_has, wide, around)
-            for ax, of_one in zip(axes, written, strict=True)
+            drawing.Cells(ax, len(panel), line_count, wide, around)
+            for ax, panel in zip(axes, written, strict=True)
         ]))  # fmt: skip
-    units = [min(each.unit for each in cells) for _, cells in tried]
+    units = [min(grid.unit for grid in cells) for _, cells in tried]
     least = min(_ENOUGH, _MOST * max(units))
     written, cells = tried[next(i for i, unit in enumerate(units) if unit >= least)]
     return list(zip(cells, written, strict=True))

@@ -37,8 +37,8 @@ def frequencies(
 
     Args:
         scaled: the encoding; with a scaling that depends on the length of a sequence (dynamic,
-            LongRoPE), one made for a ``seq_len``.
-        unscaled: the one to compare with; default `scaled` without its scaling. Required if
+            LongRoPE), an encoding made for a ``seq_len``.
+        unscaled: the rotation to compare with; default `scaled` without its scaling. Required if
             `scaled` was made of frequencies.
         ax: the Axes to draw into; None for a new figure.
 
@@ -84,7 +84,7 @@ def frequencies(
     _part_axis(ax, parts[turning])
     ax.set_xlim(-1, count)
     drawing.dimension_ticks(ax, count)
-    # Pairs of several axes begin anew with each; one that stands still has no length.
+    # Pairs of several axes begin anew with each axis; a pair that stands still has no length.
     if (np.diff(lengths) > 0).all() and np.isfinite(lengths).all():
         ticks = drawing.powers_of_ten(lengths, pairs)
         drawing.length_ticks(ax, "unscaled wavelength, positions", ticks)
@@ -98,7 +98,7 @@ def frequencies(
 
 
 def _part_axis(ax: Axes, parts: FloatArray) -> None:
-    """A logarithmic axis with 1, 1/2, 1/4 ...; a plain one where nothing is halved."""
+    """A logarithmic axis with 1, 1/2, 1/4 ...; a plain axis where nothing is halved."""
     low, high = float(parts.min(initial=1.0)), float(parts.max(initial=1.0))
     if high / low < 2.5:
         ax.set_ylim(low - 0.1, high + 0.15)

@@ -114,17 +114,17 @@ def similarity(
     low, high = _limits(curves)
     apart = _apart(curves)
     if apart is not None and apart <= _SEEN * (high - low):
-        what = "mean of q · k" if bound is not None else label
+        legend = "mean of q · k" if bound is not None else label
         merged = curves[0].copy()
         for curve_of_other in curves[1:]:  # rows that the table does not have are gaps
             merged = np.where(np.isfinite(merged), merged, curve_of_other)
-        ax.plot(steps, merged, color=look.colors[0], linewidth=1.6 * part, label=what)
+        ax.plot(steps, merged, color=look.colors[0], linewidth=1.6 * part, label=legend)
     else:
         _draw_curves(ax, steps, first, curves)
     if bound is not None:
         color, dashes, _ = look.line(1)
-        what = "RoFormer's bound, scaled to 1 at 0"
-        ax.plot(steps, bound, color=color, linestyle=dashes, linewidth=1.4 * part, label=what)
+        legend = "RoFormer's bound, scaled to 1 at 0"
+        ax.plot(steps, bound, color=color, linestyle=dashes, linewidth=1.4 * part, label=legend)
         high = max(high, float(bound.max()))
     if len(ax.get_legend_handles_labels()[0]) > 1:
         drawing.legend(ax, below=part < 1, borderaxespad=0.2)
@@ -178,17 +178,17 @@ def similarity_matrix(
     function = "plot.similarity_matrix"
     rope = rotary_in(encoding)
     if rope is not None:
-        found = read_positions(function, positions, None)
-        values, name = _products_of_all(function, rope, q, k, found)
+        places = read_positions(function, positions, None)
+        values, name = _products_of_all(function, rope, q, k, places)
     else:
         shown, name = _read_table(function, encoding, q, k)
-        found = read_positions(function, positions, shown)
-        rows = shown.table(found)
+        places = read_positions(function, positions, shown)
+        rows = shown.table(places)
         values = rows @ rows.T
     shades = colors.read_colormap(function, cmap)
     (ax,) = drawing.axes(function, ax, (6.4, 5.4))
-    image = drawing.shade_pairs(ax, values, shades, found)
-    words = f"{name}, {position_words(found)}"
+    image = drawing.shade_pairs(ax, values, shades, places)
+    words = f"{name}, {position_words(places)}"
     drawing.set_words(ax, words, *drawing.KEYS_AND_QUERIES)
     drawing.color_bar(image, ax, "inner product")
     return ax
@@ -232,7 +232,7 @@ def _products_of_all(
 ) -> tuple[FloatArray, str]:
     """Products of queries and keys at all pairs of positions, and their title."""
     query, key, title = _read_vectors(function, rope, q, k)
-    queries, keys = (_turned(rope, each, positions) for each in (query, key))
+    queries, keys = (_turned(rope, vector, positions) for vector in (query, key))
     return np.asarray((queries @ keys.swapaxes(-1, -2)).mean(0), np.float64), title
 
 
@@ -255,7 +255,7 @@ def _read_vectors(
         wrong_value(function, "q", expected, list(query.shape))
     arguments.check_shape(function, "k", key.shape, query.shape)
     count = query.size // rope.head_dim
-    rows = [each.reshape(count, rope.head_dim) for each in (query, key)]
+    rows = [vector.reshape(count, rope.head_dim) for vector in (query, key)]
     whose += f", mean of {count:,}" if count > 1 else ""
     title = f"Rotary: products of queries and keys\n{rotary_words(rope)}\n{whose}"
     return rows[0], rows[1], title
@@ -284,12 +284,12 @@ def _products_of_rows(shown: Encoding, steps: Positions) -> _Curve:
     """Products with the row of a start; NaN where a ready table has no row."""
 
     def curve(start: int) -> FloatArray:
-        others = start + steps
-        there = np.ones(len(steps), bool)
+        ends = start + steps
+        present = np.ones(len(steps), bool)
         if shown.rows is not None:
-            there = (others >= 0) & (others < shown.rows)
+            present = (ends >= 0) & (ends < shown.rows)
         result = np.full(len(steps), np.nan)
-        result[there] = shown.table(others[there]) @ shown.table(np.array([start]))[0]
+        result[present] = shown.table(ends[present]) @ shown.table(np.array([start]))[0]
         return result
 
     return curve

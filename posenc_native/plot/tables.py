@@ -1,4 +1,4 @@
-"""Tables as pictures: a whole one as shades, single rows and columns as waves."""
+"""Tables as pictures: a whole table as shades, single rows and columns as waves."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ def heatmap(
     """
     function = "plot.heatmap"
     shown = read_encoding(function, encoding)
-    found = read_positions(function, positions, shown)
+    places = read_positions(function, positions, shown)
     shades = colors.read_colormap(function, cmap)
-    values = shown.table(found)
+    values = shown.table(places)
     # Wider where columns are many: two pixels each keep neighboring sines and cosines apart.
     (ax,) = drawing.axes(function, ax, (8.0 if shown.width <= 256 else 12.0, 4.8))
-    image = drawing.shade_positions(ax, values, shades, found, _largest(shown, values))
-    drawing.set_words(ax, shown.title(position_words(found)), shown.columns, "position")
+    image = drawing.shade_positions(ax, values, shades, places, _largest(shown, values))
+    drawing.set_words(ax, shown.title(position_words(places)), shown.columns, "position")
     drawing.color_bar(image, ax, "value")
     return ax
 
@@ -135,12 +135,12 @@ def waves(
     function = "plot.waves"
     shown = read_encoding(function, encoding)
     if position is None:
-        found = read_positions(function, positions, shown)
-        return _dimensions_across_positions(function, shown, found, dimensions, ax)
+        places = read_positions(function, positions, shown)
+        return _dimensions_across_positions(function, shown, places, dimensions, ax)
     if dimensions is not None:
         wrong_value(function, "dimensions", "None with position, a row of all of them", "both")
-    found = read_position(function, position, shown)
-    return _position_across_dimensions(function, shown, found, ax)
+    places = read_position(function, position, shown)
+    return _position_across_dimensions(function, shown, places, ax)
 
 
 def _dimensions_across_positions(
@@ -208,23 +208,23 @@ def _has_between(shown: Encoding, positions: Positions) -> bool:
 
 def _mark_wavelength(ax: Axes, wavelength: float, y: float, first: float, last: float) -> None:
     """A line as long as a wave, from the first position on; an arrow where the wave goes on."""
-    whole, look = wavelength <= last - first, colors.palette(ax)
+    complete, look = wavelength <= last - first, colors.palette(ax)
     if not math.isfinite(wavelength):
         drawing.write(ax, "does not turn", (first, y), va="center", color=look.gray)
         return
     from matplotlib.patches import FancyArrowPatch
 
-    end = first + wavelength if whole else last
-    style = "|-|,widthA=0.25,widthB=0.25" if whole else "]->,widthA=0.25,lengthA=0"
+    end = first + wavelength if complete else last
+    style = "|-|,widthA=0.25,widthB=0.25" if complete else "]->,widthA=0.25,lengthA=0"
     ax.add_patch(
         FancyArrowPatch(
             (first, y), (end, y), arrowstyle=style, mutation_scale=10 * drawing.fit(ax),
             color=look.gray, shrinkA=0, shrinkB=0, linewidth=1.0,
         )
     )  # fmt: skip
-    words = f"wavelength {number(wavelength)}" + ("" if whole else ", longer than shown")
+    words = f"wavelength {number(wavelength)}" + ("" if complete else ", longer than shown")
     # Beside a short arrow; above the line it would hide the wave.
-    inside = not whole or wavelength > 0.5 * (last - first)
+    inside = not complete or wavelength > 0.5 * (last - first)
     drawing.write(
         ax, words, ((first + end) / 2 if inside else end, y), xytext=(0 if inside else 5, 0),
         textcoords="offset points", ha="center" if inside else "left", va="center",
@@ -234,14 +234,14 @@ def _mark_wavelength(ax: Axes, wavelength: float, y: float, first: float, last: 
 
 def _from_short_to_long_waves(shown: Encoding, positions: Positions) -> list[int]:
     """Five columns: of waves from a twentieth of what is shown to four times as much."""
-    there = [(p.wavelength, p.sine) for p in shown.pairs if p.sine is not None and p.inv_freq]
-    if not there:
+    waves = [(p.wavelength, p.sine) for p in shown.pairs if p.sine is not None and p.inv_freq]
+    if not waves:
         return evenly(shown.width, 5)
-    there.sort()
-    lengths = np.log([wavelength for wavelength, _ in there])
+    waves.sort()
+    lengths = np.log([wavelength for wavelength, _ in waves])
     wanted = np.linspace(math.log(len(positions) / 20), math.log(4 * len(positions)), 5)
     nearest = {int(np.abs(lengths - length).argmin()) for length in wanted}
-    return [there[i][1] for i in sorted(nearest)]
+    return [waves[i][1] for i in sorted(nearest)]
 
 
 def _position_across_dimensions(
@@ -251,13 +251,13 @@ def _position_across_dimensions(
     (ax,) = drawing.axes(function, ax, (8.0, 3.6))
     sines = [pair.sine for pair in shown.pairs if pair.sine is not None]
     cosines = [pair.cosine for pair in shown.pairs if pair.cosine is not None]
-    others = sorted(set(range(shown.width)) - {*sines, *cosines})
+    unpaired = sorted(set(range(shown.width)) - {*sines, *cosines})
     look = colors.palette(ax)
-    size = max(1.5, min(4.0, 0.55 * drawing.points(ax)[0] / max(len(sines), len(others))))
+    size = max(1.5, min(4.0, 0.55 * drawing.points(ax)[0] / max(len(sines), len(unpaired))))
     for name, columns, line, fill, color in (
         ("sine", sines, "-o", look.colors[0], look.colors[0]),
         ("cosine", cosines, "--s", look.paper, look.colors[1]),
-        ("value", others, "-^", look.gray, look.gray),
+        ("value", unpaired, "-^", look.gray, look.gray),
     ):
         if columns:
             ax.plot(
