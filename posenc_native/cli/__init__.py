@@ -107,10 +107,10 @@ def _run_command(arguments: Sequence[str] | None, program: str) -> int:
             raise
         message, status = f"cannot use {error.filename or 'the output'}: {error.strerror}", 1
     except (ValueError, TypeError) as error:
-        found = in_words_of_the_shell(error, parser)
-        if found is None:
+        words = in_words_of_the_shell(error, parser)
+        if words is None:
             raise
-        message, status = found, 2
+        message, status = words, 2
     if len(message) > _LONGEST:  # the informative parts are at both ends
         message = f"{message[: _LONGEST // 2]} ... {message[-_LONGEST // 2 :]}"
     print(terminal.printable(f"{speaker or parser.prog}: {message}"), file=sys.stderr)

@@ -46,9 +46,9 @@ def bench(*words: str) -> int:
             raise CommandError("cannot install the missing packages: see above")
         python = str(environment / "bin" / "python")
     # Run in the current folder: paths in options are relative to it.
-    found = os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))
+    path = os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))
     command = [python, "-m", "benchmarks", *words]
-    return subprocess.run(command, env={**os.environ, "PYTHONPATH": found}, check=False).returncode
+    return subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False).returncode
 
 
 def _missing_packages(requirements: Path) -> list[str]:

@@ -64,9 +64,9 @@ def _assignment(text: str) -> tuple[str, Any]:
 
 
 def _preset(text: str) -> str:
-    known = {**Rotary.presets(), **SinusoidalSpec.presets()}
-    if text not in known:
-        like = names_like(text, known, cutoff=0.4)
+    presets = {**Rotary.presets(), **SinusoidalSpec.presets()}
+    if text not in presets:
+        like = names_like(text, presets, cutoff=0.4)
         expected = f"a preset like {', '.join(like)}" if like else "one of --list-presets"
         raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
     return text
@@ -118,7 +118,7 @@ _ROTARY = {
     ),
 }
 _OF = {"sinusoidal": {**_BOTH, **_SINUSOIDAL}, "rotary": {**_BOTH, **_ROTARY}}
-# The sources of a rotary encoding; the signatures say which options go with each.
+# The sources of a rotary encoding; the signatures say which options go with each source.
 _SOURCES: dict[str, Callable[..., Rotary]] = {
     "preset": Rotary.preset,
     "config": Rotary.from_config,
@@ -201,38 +201,38 @@ def _default_in_help(name: str, kinds: tuple[str, ...], width: int | None) -> st
 def encoding(options: argparse.Namespace, *kinds: str) -> SinusoidalSpec | Rotary:
     """The encoding that the options of `add_encoding` describe."""
     names = {*_OF["sinusoidal"], *_OF["rotary"]}
-    given = {name: value for name, value in vars(options).items() if name in names}
+    settings = {name: value for name, value in vars(options).items() if name in names}
     rotary = kinds == ("rotary",) or (
         "rotary" in kinds
-        and (given.get("preset") in Rotary.presets() or bool({*given} & {*_ROTARY}))
+        and (settings.get("preset") in Rotary.presets() or bool({*settings} & {*_ROTARY}))
     )
     kind = "rotary" if rotary else "sinusoidal"
-    for name in given:
+    for name in settings:
         if name not in _OF[kind]:
             raise UsageError(
                 f"{flag(name)}: does not apply to a {kind} encoding, which other options chose"
             )
-    if "preset" in given:
-        known = Rotary.presets() if rotary else SinusoidalSpec.presets()
-        if given["preset"] not in known:
+    if "preset" in settings:
+        presets = Rotary.presets() if rotary else SinusoidalSpec.presets()
+        if settings["preset"] not in presets:
             expected = f"a {kind} preset (--list-presets)"
-            raise UsageError(f"--preset: expected {expected}, got {given['preset']!r}")
-    return (_rotary_encoding if rotary else _sinusoidal_encoding)(given, options.default_width)
+            raise UsageError(f"--preset: expected {expected}, got {settings['preset']!r}")
+    return (_rotary_encoding if rotary else _sinusoidal_encoding)(settings, options.default_width)
 
 
-def _sinusoidal_encoding(given: dict[str, Any], width: int | None) -> SinusoidalSpec:
-    name, values = given.pop("preset", None), dict(given.pop("set", ()))
-    given.setdefault("dim", width)
-    if given["dim"] > WIDTH_LIMIT:
-        raise UsageError(f"--dim: expected an int in 0 .. {WIDTH_LIMIT}, got {given['dim']}")
+def _sinusoidal_encoding(settings: dict[str, Any], width: int | None) -> SinusoidalSpec:
+    name, values = settings.pop("preset", None), dict(settings.pop("set", ()))
+    settings.setdefault("dim", width)
+    if settings["dim"] > WIDTH_LIMIT:
+        raise UsageError(f"--dim: expected an int in 0 .. {WIDTH_LIMIT}, got {settings['dim']}")
     if name is None:
         if values:
             raise UsageError("--set: requires --preset")
-        return SinusoidalSpec(**given)
-    dim = given.pop("dim")
-    for other in given:
+        return SinusoidalSpec(**settings)
+    dim = settings.pop("dim")
+    for option in settings:
         raise UsageError(
-            f"{flag(other)}: not allowed with --preset; use --set (options: --list-presets)"
+            f"{flag(option)}: not allowed with --preset; use --set (options: --list-presets)"
         )
     try:
         spec = SinusoidalSpec.preset(name, dim, **values)
@@ -248,20 +248,20 @@ def _sinusoidal_encoding(given: dict[str, Any], width: int | None) -> Sinusoidal
     return spec
 
 
-def _rotary_encoding(given: dict[str, Any], width: int | None) -> Rotary:
-    if width is not None and {*given} <= {*inspect.signature(Rotary).parameters}:
-        given.setdefault("head_dim", width)
-    sources = [name for name in _SOURCES if name in given]
+def _rotary_encoding(settings: dict[str, Any], width: int | None) -> Rotary:
+    if width is not None and {*settings} <= {*inspect.signature(Rotary).parameters}:
+        settings.setdefault("head_dim", width)
+    sources = [name for name in _SOURCES if name in settings]
     if len(sources) != 1:
         got = " and ".join(map(flag, sources)) or "none"
         raise UsageError(f"expected one of {', '.join(map(flag, _SOURCES))}, got {got}")
     source = sources[0]
-    make, value = _SOURCES[source], given.pop(source)
-    for name in given:
+    make, value = _SOURCES[source], settings.pop(source)
+    for name in settings:
         if name not in inspect.signature(make).parameters:
             raise UsageError(f"{flag(name)}: not allowed with {flag(source)}")
     with reading_config(value) if source == "config" else contextlib.nullcontext():
-        return make(value, **given)
+        return make(value, **settings)
 
 
 @contextlib.contextmanager

@@ -62,8 +62,8 @@ def _tried() -> Iterator[tuple[str, str]]:
     wanted = sinusoidal(positions, dim)
     for device in ("cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))):
         try:
-            found = sinusoidal(torch.tensor(positions, device=device), dim).cpu().numpy()
-            said = _SAME if np.array_equal(found, wanted) else "a table differs from NumPy's"
+            table = sinusoidal(torch.tensor(positions, device=device), dim).cpu().numpy()
+            verdict = _SAME if np.array_equal(table, wanted) else "a table differs from NumPy's"
         except RuntimeError as error:
-            said = str(error)
-        yield f"tried on {device}", said
+            verdict = str(error)
+        yield f"tried on {device}", verdict

@@ -116,8 +116,8 @@ def dtype_named(name: str) -> np.dtype[Any]:
     """The dtype with this name; bfloat16 needs ml_dtypes."""
     if name == "bfloat16":
         require("ml_dtypes", "--dtype bfloat16")
-    found: np.dtype[Any] = np.dtype(name)  # importing ml_dtypes has registered its own
-    return found
+    dtype: np.dtype[Any] = np.dtype(name)  # importing ml_dtypes has registered its own
+    return dtype
 
 
 # --- Files

@@ -164,12 +164,12 @@ def in_words_of_the_shell(error: Exception, parser: argparse.ArgumentParser) -> 
     fault = fault_of(error)
     if fault is None:
         return None
-    flags = {each.dest: "/".join(each.option_strings) for each in parser._actions}
-    found = [_ARGUMENT.fullmatch(name) for name in fault.argument.split(", ")]
-    if not all(match and flags.get(match["name"]) for match in found):
+    flags = {action.dest: "/".join(action.option_strings) for action in parser._actions}
+    matches = [_ARGUMENT.fullmatch(name) for name in fault.argument.split(", ")]
+    if not all(match and flags.get(match["name"]) for match in matches):
         return str(error)
-    names = ", ".join(flags[match["name"]] for match in found if match)
-    key = f" {found[0]['key']}:" if found[0] and found[0]["key"] else ""
+    names = ", ".join(flags[match["name"]] for match in matches if match)
+    key = f" {matches[0]['key']}:" if matches[0] and matches[0]["key"] else ""
     return f"{names}:{key} expected {fault.expected}, got {fault.got}"
 
 

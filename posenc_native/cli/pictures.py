@@ -109,25 +109,31 @@ class Picture:
     def __init__(self, name: str, **defaults: Any) -> None:
         self.__name__, self._draw, self.defaults = name, getattr(plot, name), defaults
         parameters = inspect.signature(self._draw).parameters.values()
-        typed = [each for one in parameters if (each := _typed(one, defaults)) is not None]
-        self.__signature__ = inspect.Signature(sorted(typed, key=lambda each: each.kind))
-        self.hints = {each.name: each.annotation for each in typed if each.annotation not in KINDS}
+        typed = [
+            option
+            for parameter in parameters
+            if (option := _typed(parameter, defaults)) is not None
+        ]
+        self.__signature__ = inspect.Signature(sorted(typed, key=lambda option: option.kind))
+        self.hints = {
+            option.name: option.annotation for option in typed if option.annotation not in KINDS
+        }
         self.words = _words(self._draw.__doc__, self.hints, _EXAMPLES.get(name, ""))
 
-    def __call__(self, *checkpoints: str, **given: Any) -> Any:
+    def __call__(self, *checkpoints: str, **settings: Any) -> Any:
         """Draw it, from the arguments that were typed."""
-        given = {**self.defaults, **given}
-        width = max(map(_width, given.values()), default=1)
-        for name, value in given.items():
+        settings = {**self.defaults, **settings}
+        width = max(map(_width, settings.values()), default=1)
+        for name, value in settings.items():
             if isinstance(value, Positions):
                 pairs = value.total if self.__name__ == "similarity_matrix" else 0
                 _check_numbers("--positions", value.total, width + pairs)
-                given[name] = value.array() if value.count is None else value.count
+                settings[name] = value.array() if value.count is None else value.count
             elif name == "offsets":
                 _check_numbers("--offsets", value, 2 * width)
             elif self.hints.get(name) is ArrayFile:
-                given[name] = _load_array(value, flag(name))
-        return self._draw(*checkpoints, **given)
+                settings[name] = _load_array(value, flag(name))
+        return self._draw(*checkpoints, **settings)
 
 
 def _typed(parameter: inspect.Parameter, defaults: Mapping[str, Any]) -> inspect.Parameter | None:
@@ -147,21 +153,21 @@ def _words(docstring: str | None, hints: Mapping[str, Any], examples: str) -> Wo
 
     def plain(text: str) -> str:
         return re.sub(
-            r"``?(.+?)``?", lambda found: flag(found[1]) if found[1] in hints else found[1], text
+            r"``?(.+?)``?", lambda match: flag(match[1]) if match[1] in hints else match[1], text
         )
 
-    said = Words.of(docstring)
-    whole = f"{said.summary[:1].upper()}{said.summary[1:]}. {said.description}"
-    paragraphs = (textwrap.fill(each, 79) for each in plain(whole).split("\n\n"))
+    words = Words.of(docstring)
+    body = f"{words.summary[:1].upper()}{words.summary[1:]}. {words.description}"
+    paragraphs = (textwrap.fill(paragraph, 79) for paragraph in plain(body).split("\n\n"))
     arguments = {}
     for name, hint in hints.items():
-        text = said.arguments.get(name, "")
-        if any(each.text for each in getattr(hint, "__metadata__", ())):
+        text = words.arguments.get(name, "")
+        if any(part.text for part in getattr(hint, "__metadata__", ())):
             _, _, text = text.partition("; ")  # the kind has better words for the rest
         text = plain(text if text.endswith("...") else text.removesuffix("."))
         arguments[name] = re.sub(r"(?:[;,] |^)default (.*)$", r" (default: \1)", text).strip()
     return Words(
-        plain(said.summary), "\n\n".join(paragraphs), arguments, examples.strip("\n").rstrip()
+        plain(words.summary), "\n\n".join(paragraphs), arguments, examples.strip("\n").rstrip()
     )
 
 
@@ -192,8 +198,8 @@ def kerple_bias(
     Args:
         r1, r2: for kerple, one number per head: -r1 * ln(1 + r2 * distance) (default: 1)
     """
-    found = kernels.kerple_diagonals(r1 or [1.0], r2 or [1.0], q_len, k_len, q_offset=q_offset)
-    return "KERPLE, logarithmic", found
+    diagonals = kernels.kerple_diagonals(r1 or [1.0], r2 or [1.0], q_len, k_len, q_offset=q_offset)
+    return "KERPLE, logarithmic", diagonals
 
 
 def t5_bias(
@@ -220,8 +226,8 @@ def t5_bias(
     else:
         words, entries = "T5", _load_array(table, "--table")
     how = {"bidirectional": not causal, "max_distance": max_distance, "q_offset": q_offset}
-    found = tables.t5_diagonals(entries, q_len, k_len, **how)  # type: ignore[call-overload]
-    return f"{words}, max_distance {max_distance}", found
+    diagonals = tables.t5_diagonals(entries, q_len, k_len, **how)  # type: ignore[call-overload]
+    return f"{words}, max_distance {max_distance}", diagonals
 
 
 _BIASES: dict[str, Callable[..., _Named]] = {
@@ -308,13 +314,13 @@ def _load_array(path: Path, option: str) -> npt.NDArray[Any]:
     try:
         # Ignored: the overflow warning for a header that promises more than 2^63 bytes.
         with reading(path), np.errstate(over="ignore"):
-            found = np.load(path, mmap_mode="r", allow_pickle=False)
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, OverflowError, EOFError) as error:
         raise CommandError(f"{option}: {path} is not a .npy file of numbers") from error
-    if not isinstance(found, np.ndarray):
+    if not isinstance(array, np.ndarray):
         raise CommandError(
             f"{option}: expected a .npy file, which has one array; {path} has several"
         )
-    if not found.size:
+    if not array.size:
         raise CommandError(f"{option}: {path} has no numbers")
-    return np.asarray(found)
+    return np.asarray(array)

@@ -41,16 +41,20 @@ def add(commands: Any) -> None:
         name = picture.__name__.replace("_", "-")
         usage = f"%(prog)s {_words(picture)}[OPTION ...] [-o FILE]"
         file = (show_or_record, show) if picture.__name__ == "clock" else (show,)
-        one = add_function(
+        command = add_function(
             kinds, name, picture, *also, *file, group="picture", width=_WIDTH, usage=usage
         )
-        one.set_defaults(run=partial(_run, picture, also))
+        command.set_defaults(run=partial(_run, picture, also))
 
 
 def _words(picture: Callable[..., Any]) -> str:
     """The positional arguments, as the usage line shows them."""
-    given = inspect.signature(picture).parameters.values()
-    return "".join(f"{one.name.upper()} " for one in given if one.kind is one.POSITIONAL_ONLY)
+    parameters = inspect.signature(picture).parameters.values()
+    return "".join(
+        f"{parameter.name.upper()} "
+        for parameter in parameters
+        if parameter.kind is parameter.POSITIONAL_ONLY
+    )
 
 
 def _run(
@@ -65,16 +69,16 @@ def _run(
 
 
 def _record(animation: Any, options: argparse.Namespace, out: Path) -> None:
-    given = {**animation.defaults, **values(animation, options)}
+    settings = {**animation.defaults, **values(animation, options)}
     if hasattr(options, "dpi"):
         raise UsageError("--dpi: a .gif always has 100")
     size = getattr(options, "size", None)
-    _check_pixels(size or _CLOCKS, 100, given["positions"].total)
+    _check_pixels(size or _CLOCKS, 100, settings["positions"].total)
     _pyplot(window=False)
     from posenc_native.plot import drawing
 
     with writing(out) as path, drawing.sized(size):
-        animation(**given, path=path)
+        animation(**settings, path=path)
     print(f"wrote {out}")
 
 

@@ -32,22 +32,22 @@ class Positions:
         try:
             if text.isdecimal():
                 return cls((_bounded(range(_whole_number(text))),), int(text))
-            found = cls(tuple(map(_part, text.split(","))))
+            positions = cls(tuple(map(_part, text.split(","))))
         except _Senseless as error:
             raise ValueError(f"expected {error}, got {text!r}") from None
         except (ValueError, TypeError) as error:
             form = "a count, START:STOP, START:STOP:STEP or a list with commas"
             raise ValueError(f"expected {form}, of 64-bit integers, got {text!r}") from error
-        if found._fractional and any(
+        if positions._fractional and any(
             isinstance(end, int) and int(float(end)) != end
-            for part in found.parts
+            for part in positions.parts
             if part
             for end in (part[0], part[-1])
         ):
             raise ValueError(
                 f"expected integers of at most 2^53 together with fractions, got {text!r}"
             )
-        return found
+        return positions
 
     def __str__(self) -> str:
         return str(self.count) if self.count is not None else repr(self)
@@ -94,20 +94,20 @@ def _part(text: str) -> range | list[int | float]:
 
 
 def _range(*ends: str) -> range:
-    first, *others = map(_whole_number, ends)
-    if len(others) == 2 and others[1] == 0:
+    first, *rest = map(_whole_number, ends)
+    if len(rest) == 2 and rest[1] == 0:
         raise _Senseless("a step other than 0")
-    found = range(first, *others)
-    if others and not found:
-        way = "above" if len(others) == 2 and others[1] < 0 else "below"
+    values = range(first, *rest)
+    if rest and not values:
+        way = "above" if len(rest) == 2 and rest[1] < 0 else "below"
         raise _Senseless(f"START {way} STOP (the range is empty)")
-    return _bounded(found)
+    return _bounded(values)
 
 
-def _bounded(found: range) -> range:
-    if found and (found[-1] - found[0]) // found.step >= 2**60:
+def _bounded(values: range) -> range:
+    if values and (values[-1] - values[0]) // values.step >= 2**60:
         raise ValueError("more than any array can have")
-    return found
+    return values
 
 
 def _whole_number(text: str) -> int:

@@ -44,9 +44,10 @@ def add_function(
         width: of an encoding that no option describes; None: an option has to.
         settings: keywords for argparse.ArgumentParser.
     """
-    said = _words(function).arguments
+    texts = _words(function).arguments
     takes_more = any(
-        one.kind is one.VAR_POSITIONAL and one.name not in said for one in _parameters(function)
+        parameter.kind is parameter.VAR_POSITIONAL and parameter.name not in texts
+        for parameter in _parameters(function)
     )
     parser = add_command(commands, name, _words(function), **settings)
     parser.set_defaults(run=partial(_run, function), takes_more=takes_more)
@@ -54,12 +55,12 @@ def add_function(
         if kinds := KINDS.get(parameter.annotation):
             add_encoding(parser, *kinds, width=width)
     titled = parser.add_argument_group(group) if group else parser
-    seen: set[str] = set()
-    for one in (function, *also):
-        said = _words(one).arguments
-        for parameter in _parameters(one):
-            if parameter.name not in seen and _add_option(titled, parameter, said):
-                seen.add(parameter.name)
+    names: set[str] = set()
+    for source in (function, *also):
+        texts = _words(source).arguments
+        for parameter in _parameters(source):
+            if parameter.name not in names and _add_option(titled, parameter, texts):
+                names.add(parameter.name)
     return parser
 
 
@@ -69,15 +70,15 @@ def _run(function: Function, options: argparse.Namespace) -> Any:
 
 def bound(function: Function, options: argparse.Namespace, *more: Function) -> Callable[[], Any]:
     """The function with its `values`."""
-    given = values(function, options, *more)
+    arguments = values(function, options, *more)
     alone = [
-        given.pop(parameter.name)
+        arguments.pop(parameter.name)
         for parameter in _parameters(function)
         if parameter.kind is parameter.POSITIONAL_ONLY
     ]
     named = (p.name for p in _parameters(function) if p.kind is p.VAR_POSITIONAL)
-    several = [each for name in named for each in given.pop(name, ())]
-    return partial(function, *alone, *several, *options.more, **given)
+    several = [value for name in named for value in arguments.pop(name, ())]
+    return partial(function, *alone, *several, *options.more, **arguments)
 
 
 def values(function: Function, options: argparse.Namespace, *more: Function) -> dict[str, Any]:
@@ -85,22 +86,22 @@ def values(function: Function, options: argparse.Namespace, *more: Function) -> 
 
     more: functions whose arguments it takes as its ``**keywords``.
     """
-    typed, found = vars(options), {}
+    typed, arguments = vars(options), {}
     for parameter in _parameters(function):
         if kinds := KINDS.get(parameter.annotation):
-            found[parameter.name] = encoding(options, *kinds)
+            arguments[parameter.name] = encoding(options, *kinds)
         elif parameter.name in typed:
-            found[parameter.name] = typed[parameter.name]
+            arguments[parameter.name] = typed[parameter.name]
         elif parameter.kind is parameter.VAR_KEYWORD:
-            for one in more:
-                found |= values(one, options)
-    return found
+            for source in more:
+                arguments |= values(source, options)
+    return arguments
 
 
 def _words(function: Function) -> Words:
     """Its attribute `words`; without, those of its docstring."""
-    found: Words = getattr(function, "words", None) or Words.of(function.__doc__)
-    return found
+    words: Words = getattr(function, "words", None) or Words.of(function.__doc__)
+    return words
 
 
 def _parameters(function: Function) -> list[inspect.Parameter]:
@@ -113,8 +114,8 @@ def _parameters(function: Function) -> list[inspect.Parameter]:
 def _without_none(hint: Any) -> Any:
     """X of X | None."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        some = [one for one in typing.get_args(hint) if one is not types.NoneType]
-        return some[0] if len(some) == 1 else hint
+        members = [member for member in typing.get_args(hint) if member is not types.NoneType]
+        return members[0] if len(members) == 1 else hint
     return hint
 
 

@@ -1,1 +1,1 @@
-"""Commands for checkpoints: explain how one rotates, and compare several."""
+"""Commands for checkpoints: explain how a checkpoint rotates, and compare several."""

@@ -82,14 +82,14 @@ def compare(
         for source in sources:
             with _reading(source):
                 described.append(read(source, "compare"))
-        files = None if weights is None else [each or None for each in weights.split(",")]
+        files = None if weights is None else [file or None for file in weights.split(",")]
         if files is not None and len(files) != len(sources):
             expected = f"{len(sources)} files, one for each checkpoint (empty for none)"
             raise UsageError(f"--weights: expected {expected}, got {len(files)}")
         with _reading("--weights"):
-            found = comparison_of(*described, at=at, permuted=permuted, weights=files)
-    report(found, json)
-    return _STATUS[found.verdict]
+            comparison = comparison_of(*described, at=at, permuted=permuted, weights=files)
+    report(comparison, json)
+    return _STATUS[comparison.verdict]
 
 
 @contextlib.contextmanager

@@ -82,15 +82,15 @@ def explain(
             expected = f"a preset like {', '.join(like)}" if like else "a preset"
             raise UsageError(f"--preset: expected {expected}, got {preset!r}")
         with reading_config(Path(source or "")):
-            found = explanation_of(source)
+            explanation = explanation_of(source)
     if as_ is not None:
-        return _in_words_of(found, as_, permuted)
-    report(found, json)
+        return _in_words_of(explanation, as_, permuted)
+    report(explanation, json)
     if json or plot is None:
         return 0
     # Layers that rotate alike share one picture, even if they differ otherwise.
     rotating: dict[Rotary, list[str]] = {}
-    for group in found.layers:
+    for group in explanation.layers:
         if group.rotary is not None:
             rotating.setdefault(group.rotary, []).append(group.layer_type or "")
     if not rotating:
@@ -110,19 +110,19 @@ def errors_as_json(asked: bool) -> Iterator[None]:
         raise
 
 
-def report(found: Explanation | Comparison, json: bool) -> None:
-    """Print what was found: as JSON, or as text that fits a terminal."""
+def report(result: Explanation | Comparison, json: bool) -> None:
+    """Print the result: as JSON, or as text that fits a terminal."""
     if json:
-        print(json_text.dumps(found.to_dict(), indent=2))
+        print(json_text.dumps(result.to_dict(), indent=2))
         return
     wide = min(_WIDEST, shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
-    show_text(printable(str(found) if wide is None else found.text(wide)))
+    show_text(printable(str(result) if wide is None else result.text(wide)))
 
 
-def _in_words_of(found: Explanation, form: str, permuted: bool) -> int:
+def _in_words_of(explanation: Explanation, form: str, permuted: bool) -> int:
     """Print the equivalent entries, and on stderr what they cannot express."""
-    assert found.description is not None  # it was read from a file or a preset
-    written = write(found.description, form, permuted)
+    assert explanation.description is not None  # it was read from a file or a preset
+    written = write(explanation.description, form, permuted)
     print(json_text.dumps(written.entries, indent=2))
     for lost in written.lost:
         print(printable(f"not expressed: {lost}"), file=sys.stderr)

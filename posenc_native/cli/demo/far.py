@@ -50,18 +50,18 @@ def attention(model: Any, position: int) -> Attention:
     query_sin = sin * turn.cos() + cos * turn.sin()
     scores = query_cos @ cos.T + query_sin @ sin.T
     rows = [scores[i, i - WINDOW + 1 : i + 1].flip(0) for i in range(WINDOW - 1, len(scores))]
-    found = torch.stack(rows).softmax(1)
-    return Attention(found.tolist(), float((found - exact).abs().sum(1).mean() / 2))
+    weights = torch.stack(rows).softmax(1)
+    return Attention(weights.tolist(), float((weights - exact).abs().sum(1).mean() / 2))
 
 
 def errors_of_tables(theirs: Any, ours: Any) -> dict[int, tuple[float, float]]:
     """The largest error of cos and sin near each position: (transformers, posenc_native)."""
     errors = {}
     for position in sorted({16 * 4**k for k in range(11)} | {*SHOWN_POSITIONS}):
-        # Several around each: at a power of two itself, float32 makes no error at all.
-        some = range(position, position + 8)
-        truth = exact_tables(some, theirs.model.rotary_emb.inv_freq)
-        a, b = (float((_tables_of(m, some) - truth).abs().max()) for m in (theirs, ours))
+        # Several around each position: at a power of two itself, float32 makes no error at all.
+        nearby = range(position, position + 8)
+        truth = exact_tables(nearby, theirs.model.rotary_emb.inv_freq)
+        a, b = (float((_tables_of(m, nearby) - truth).abs().max()) for m in (theirs, ours))
         errors[position] = (a, b)
     return errors
 

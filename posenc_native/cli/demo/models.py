@@ -41,7 +41,9 @@ def ways_to_norm() -> Ways:
     return _patched("Qwen3", NORMED_LAYERS, {"fuse_norm": True}, {})
 
 
-def _patched(kind: str, layers: int, options: dict[str, Any], others: dict[str, Any]) -> Ways:
+def _patched(
+    kind: str, layers: int, options: dict[str, Any], variant_options: dict[str, Any]
+) -> Ways:
     import torch
     import transformers
 
@@ -67,10 +69,10 @@ def _patched(kind: str, layers: int, options: dict[str, Any], others: dict[str, 
     with torch.random.fork_rng():
         torch.manual_seed(2017)
         model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
-    ours, other = copy.deepcopy(model), copy.deepcopy(model)
+    ours, variant = copy.deepcopy(model), copy.deepcopy(model)
     hf.patch(ours, **options)
-    hf.patch(other, **others)
-    return Ways(model, ours, other)
+    hf.patch(variant, **variant_options)
+    return Ways(model, ours, variant)
 
 
 def facts_about(model: Any, read: int, total: int) -> str:

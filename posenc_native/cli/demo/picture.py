@@ -21,7 +21,7 @@ LINE = 0.2  # inches from line to line of the tables
 
 
 def draw(figures: Figures, out: Path) -> None:
-    """Draw everything that was measured, one thing below the other."""
+    """Draw all measurements, one panel below the other."""
     from matplotlib.figure import Figure
 
     text = text_of(figures)
@@ -61,8 +61,8 @@ def _draw_attention(figure: Any, figures: Figures) -> None:
 
 def _draw_errors(axes: Any, figures: Figures) -> None:
     positions = list(figures.errors)
-    for which, (name, style) in enumerate(STYLES):
-        values = [errors[which] for errors in figures.errors.values()]
+    for library, (name, style) in enumerate(STYLES):
+        values = [errors[library] for errors in figures.errors.values()]
         axes.plot(positions, values, markersize=5, linewidth=1.8, **style)
         axes.annotate(
             name, (positions[-1], values[-1]), xytext=(10, 0), textcoords="offset points",

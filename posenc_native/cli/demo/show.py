@@ -29,20 +29,20 @@ class Section(NamedTuple):
 
 def headline(figures: Figures) -> list[str]:
     """Three numbers: of rotary alone, of the whole model, of the error; each with what it means."""
-    alone, whole = (next(iter(figures.times[title].items())) for title in list(figures.times)[:2])
+    alone, model = (next(iter(figures.times[title].items())) for title in list(figures.times)[:2])
     error = _errors("", *figures.errors[NEAR], "smaller", "larger")[-1]
     return [
         f"Rotary encoding alone:     {_faster(alone[1])} ({alone[0]})",
-        f"The whole model:           {_faster(whole[1])} ({whole[0]})",
+        f"The whole model:           {_faster(model[1])} ({model[0]})",
         f"Error of cosine and sine:  {error} (at position {NEAR:,})",
     ]
 
 
 def sections(figures: Figures) -> list[Section]:
     """The first table."""
-    same, count = figures.same_tokens(), len(figures.continuation[0])
+    agreed, count = figures.same_tokens(), len(figures.continuation[0])
     relative = f"{figures.difference / figures.spread:.0e} of spread"
-    alike = "the same" if same == count else f"same up to {same}"
+    alike = "the same" if agreed == count else f"same up to {agreed}"
     rows = [
         ("largest logit difference", "", f"{figures.difference:.1e}", relative),
         ("greedy continuation", f"{count} tokens", f"{count} tokens", alike),
@@ -71,8 +71,8 @@ def _times(times: dict[str, dict[str, Timing]]) -> list[Section]:
         Section(
             title,
             [
-                (what, _duration(time.theirs), _duration(time.ours), _faster(time))
-                for what, time in rows.items()
+                (label, _duration(time.theirs), _duration(time.ours), _faster(time))
+                for label, time in rows.items()
             ],
         )
         for title, rows in times.items()
@@ -85,10 +85,10 @@ def share_of_attention(value: float) -> str:
 
 
 def _errors(
-    what: str, theirs: float, ours: float, better: str = "less", worse: str = "more"
+    label: str, theirs: float, ours: float, better: str = "less", worse: str = "more"
 ) -> tuple[str, str, str, str]:
     ratio = max(theirs, 1e-30) / max(ours, 1e-30)
-    return what, f"{theirs:.1e}", f"{ours:.1e}", _times_as(ratio, better, worse)
+    return label, f"{theirs:.1e}", f"{ours:.1e}", _times_as(ratio, better, worse)
 
 
 def _faster(time: Timing) -> str:
@@ -133,8 +133,10 @@ def text_of(figures: Figures) -> str:
 
 
 def _section(section: Section) -> str:
-    return "\n".join([section.title, *(_line(f"  {what}", *rest) for what, *rest in section.rows)])
+    return "\n".join(
+        [section.title, *(_line(f"  {label}", *rest) for label, *rest in section.rows)]
+    )
 
 
-def _line(what: str, theirs: str, ours: str, comparison: str) -> str:
-    return f"{what:30}{theirs:>14}{ours:>15}   {comparison}".rstrip()
+def _line(label: str, theirs: str, ours: str, comparison: str) -> str:
+    return f"{label:30}{theirs:>14}{ours:>15}   {comparison}".rstrip()

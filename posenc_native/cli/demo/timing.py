@@ -68,7 +68,7 @@ def compare(theirs: Sequence[float], ours: Sequence[float]) -> Timing:
 
 
 def take_turns(clocks: Sequence[Clock], rounds: int, seconds: float = 0.0) -> list[list[float]]:
-    """The times of every way; each round begins with another.
+    """The times of every way; each round begins with another way.
 
     rounds: how many at least; more until so many seconds have passed.
     """
@@ -77,8 +77,8 @@ def take_turns(clocks: Sequence[Clock], rounds: int, seconds: float = 0.0) -> li
     while len(times[0]) < rounds or time.monotonic() < end:
         first = len(times[0])
         for place in range(len(clocks)):
-            which = (first + place) % len(clocks)
-            times[which].append(clocks[which]())
+            index = (first + place) % len(clocks)
+            times[index].append(clocks[index]())
     return times
 
 
@@ -104,8 +104,8 @@ def time_ways(
     import torch
 
     def section(prefill: list[list[float]], step: list[list[float]]) -> dict[str, Timing]:
-        whole = f"prefill, {ids.shape[1]:,} tokens"
-        rows = {whole: compare(prefill[0], prefill[1])}
+        prefill_label = f"prefill, {ids.shape[1]:,} tokens"
+        rows = {prefill_label: compare(prefill[0], prefill[1])}
         if len(prefill) > 2:
             rows[other] = compare(prefill[0], prefill[2])
         return {**rows, "decode, 1 token": compare(step[0], step[1])}
@@ -113,19 +113,19 @@ def time_ways(
     def turns(clocks: list[Clock]) -> list[list[float]]:
         return take_turns(clocks, rounds, seconds)
 
-    found = {
+    sections = {
         titles[0]: section(turns(_rotary_alone(ways, ids.shape[1])), turns(_rotary_alone(ways, 1))),
         titles[1]: section(turns(_prefills(ways, ids)), turns(_decoding_steps(ways, ids))),
     }
     if compiled:
         times = []
         for kind in (_prefills, _decoding_steps):
-            # A program for each kind of call: what was compiled for another is not looked through.
+            # A program for each kind of call: no search through programs of other kinds.
             clocks = kind([torch.compile(way, dynamic=False) for way in ways[:2]], ids)
             take_turns(clocks, 2)  # compiles
             times.append(turns(clocks))
-        found[titles[2]] = section(*times)
-    return found
+        sections[titles[2]] = section(*times)
+    return sections
 
 
 def _prefills(models: Sequence[Any], ids: Tensor) -> list[Clock]:
