@@ -22,7 +22,7 @@ def lazy(
     Args:
         package: its name.
         places: names, separated by spaces, by the module that has them: one of the package, or the
-            full name of another one.
+            full name of another module.
     """
     modules = {name: module for module, names in places.items() for name in names.split()}
     names = sorted(modules)

@@ -190,7 +190,7 @@ def normalized_positions(
             arguments.check_shape(function, "length", tuple(count.shape), tuple(points.shape[:-1]))
             count = count[..., None]
     share = points / (count - 1).clip(min=1)
-    # The ends are exact: a product with 0 and one with 1.
+    # The ends are exact: products with 0 and with 1.
     values = low * (1 - share) + high * share
     return arrays.rounded(values[..., None] * arrays.constant([1.0] * dim))
 

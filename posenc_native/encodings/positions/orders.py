@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from posenc_native.core.calls.kinds import ShardOrder
 
 ORDERS = ("contiguous", "zigzag", "striped", "head_tail")
-# Orders that give a rank a chunk near the head and one near the tail.
+# Orders that give a rank a chunk near the head and a chunk near the tail.
 _BALANCED = ("zigzag", "head_tail")
 
 
@@ -73,7 +73,7 @@ def share_of(function: str, rank: Any, ranks: Any, order: Any) -> Share:
 
 
 def check_order(function: str, order: Any, *, cut: bool) -> None:
-    """ValueError for an unknown order, or for one other than contiguous without sharded tokens."""
+    """ValueError for an unknown order, or for any but contiguous without sharded tokens."""
     arguments.check_name(function, "order", order, ORDERS)
     if order != "contiguous" and not cut:
         hint = "DTensor.from_local makes a DTensor from the tokens of a rank"

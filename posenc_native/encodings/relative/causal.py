@@ -1,6 +1,6 @@
 """The causal mask as part of a bias: the bias of a key after its query is -inf.
 
-scaled_dot_product_attention takes either attn_mask or is_causal. A bias given as attn_mask
+scaled_dot_product_attention takes either attn_mask or is_causal. A bias as attn_mask
 therefore must contain the mask. Kernels need no special case: in a bias made of diagonals, those of
 distances above 0 become -inf, and adding them to scores makes these -inf in every dtype.
 """

@@ -104,7 +104,7 @@ def first_query(function: str, q_len: int, k_len: int, q_offset: Any) -> Any:
     """The argument q_offset; None is 0 for equally many queries and keys, otherwise an error.
 
     If the numbers differ, queries may begin where the keys do or be the last of them (decoding). No
-    default fits both cases, and no shape would reveal a wrong one.
+    default fits both cases, and no shape would reveal a wrong offset.
     """
     if q_offset is not None:
         return q_offset

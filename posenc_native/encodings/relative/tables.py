@@ -140,7 +140,7 @@ def clipped_diagonals(
         ``[H, D]`` or ``[B, H, D]``, in the table's dtype.
 
     Raises:
-        ValueError: the table has no middle row and left is not given, left is outside the table, or
+        ValueError: the table has no middle row and left is None, left is outside the table, or
             a length is negative.
         TypeError: a dtype is not supported.
 

@@ -96,7 +96,7 @@ def apply_rotary(
             ``[A, s]``, ``[A, b, s]`` or ``[A, 1, s]``. Integers are exact; floats are allowed.
             Positions never take the dtype of `x`.
         inv_freq: where the angles come from, besides positions. A `Rotary`, or a module that has
-            one: it includes pairing, rotary_start, axis_map and scale, which must not be given
+            one: it includes pairing, rotary_start, axis_map and scale, which must not be set
             beside it. `Tables` of cosines and sines, with positions None. Or frequencies in radians
             per position, float32 or float64 (see `rotary_frequencies`): ``[P]``; ``[H, P]`` for
             different frequencies per head; or ``[A, H, P]`` (H may be 1), where the angle of a pair
@@ -215,7 +215,7 @@ def apply_rotary_qk(
         layout, pairing, axis_map, scale, inverse, out_pairing, contiguous: as in `apply_rotary`.
 
     Returns:
-        ``(q, k)`` rotated; the arguments themselves if in place, `out` if it is given.
+        ``(q, k)`` rotated; the arguments themselves if in place, or `out`.
 
     Raises:
         ValueError, TypeError: as in `apply_rotary`; then nothing has been written.

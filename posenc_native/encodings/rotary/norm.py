@@ -107,7 +107,7 @@ def norm_rotary_qk(
     Args:
         q, k: as in `apply_rotary_qk`. The norm applies to the whole head, even if only a slice is
             rotated. One of them may be None, and is then None in the result: for cross-attention,
-            where q and k differ in length, make a separate call for each.
+            where q and k differ in length, make a separate call for each tensor.
         q_weight, k_weight: weights of any of the four float dtypes: ``[D]``, or ``[H, D]`` for
             different weights per head; with ``norm_over="token"`` ``[H, D]`` or ``[H * D]``. None
             for no weights.
@@ -137,7 +137,7 @@ def norm_rotary_qk(
             to provide it, which is longer than the call itself.
 
     Returns:
-        ``(q, k)``; the arguments themselves if in place, `out` if it is given. Gradients reach `q`,
+        ``(q, k)``; the arguments themselves if in place, or `out`. Gradients reach `q`,
         `k`, the weights, `inv_freq` and floating-point `positions`; only the arguments are kept for
         them.
 

@@ -77,7 +77,7 @@ def rerotate(
             p .. p + s-1, ``[s]``, ``[b, s]`` or ``[1, s]``; with an axis_map ``[A, s]``,
             ``[A, b, s]`` or ``[A, 1, s]``. Integers are exact.
         new_positions: the positions that the keys will have, in the same forms.
-        rope: the rotation of the keys so far, a `Rotary` or a module that has one
+        rope: the rotation of the keys so far, a `Rotary` or a module that has a `Rotary`
             (`posenc_native.nn.RotaryEmbedding`).
         new_rope: the rotation that the keys will have; default the same. It must rotate the same
             dims in the same pairs by the same axes.
@@ -153,7 +153,7 @@ def rerotate(
         axes = xp.xp.ones_like(inv_freq[None], dtype=bool)
     else:
         axes = axis_map == xp.arange(len(old))[:, None]
-    # Phases of both, one forward and one backward, are the phases of a sum over twice the axes.
+    # Phases of two rotations, forward and backward, are the phases of a sum over twice the axes.
     old, new = xp.broadcast(old, new)
     frequencies = xp.xp.concatenate([xp.xp.where(axes, f, 0.0) for f in (new_inv_freq, -inv_freq)])
     return apply_rotary(keys, xp.xp.concatenate([new, old]), frequencies[:, None], **options)

@@ -384,7 +384,7 @@ def _nerf(
 
 
 def _order(axes: int) -> tuple[int, ...]:
-    """The axes in their given order; NeRF has 5, for place and direction."""
+    """The axes in their own order; NeRF has 5, for place and direction."""
     if arguments.size(_FUNCTION, "axes", axes) > 64:
         wrong_value(_FUNCTION, "axes", "an int in 0 .. 64", axes)
     return tuple(range(axes))

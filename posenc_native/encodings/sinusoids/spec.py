@@ -354,7 +354,7 @@ _REMAINDERS = ("error", "zeros", "drop", "cut")
 def _for_each_axis(
     function: str, argument: str, value: Any, axes: int, check: Callable[..., float]
 ) -> float | tuple[float, ...]:
-    """One number for all coordinates, or a tuple with one for each."""
+    """One number for all coordinates, or a tuple with a number for each coordinate."""
     if not isinstance(value, (tuple, list)):
         return check(function, argument, value)
     if len(value) != axes:

@@ -117,7 +117,7 @@ def sinusoidal(
 
     Raises:
         ValueError: dim is odd, layout is unknown, base <= 0, shift >= dim / 2, positions are not
-            finite, `out` does not match or overlaps, `out` is given although positions require a
+            finite, `out` does not match or overlaps, `out` comes with positions that require a
             gradient, or no memory can hold the result.
         TypeError: positions have a bool, complex or 16-bit float dtype, or a dtype is not
             supported.

@@ -24,7 +24,7 @@ class Row(NamedTuple):
     Attributes:
         kind: the kind of mistake; see above.
         words: in lower case; for "missing" and "surplus" the argument that the error names.
-        here: the equivalents here; the first one that the function has is suggested.
+        here: the equivalents here; the first equivalent that the function has is suggested.
         texts: suggestions if the function has no equivalent. Each has a condition, and the first
             whose condition holds is taken. A condition has names of arguments that the function
             must have, its own name, or the value of a flag: true or false. In a text, {word} and

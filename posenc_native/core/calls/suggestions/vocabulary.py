@@ -209,7 +209,7 @@ def _by_keyword(value: object, options: list[str]) -> str:
 def _missing_hint(
     absent: list[str], required: list[str], positional: dict[str, Any], beside: set[str]
 ) -> str:
-    """A hint for the first missing argument that has one."""
+    """A hint for the first missing argument that has a hint."""
     if absent == required:
         return ""  # a call without arguments does not tell what was meant
     hint = _left_out(positional) if absent == required[-1:] else ""
