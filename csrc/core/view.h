@@ -81,7 +81,7 @@ void for_each_offset(const Array& array, int axes, const Visit& visit) {
   }
 }
 
-// Becomes ValueError or TypeError in Python, with these fields (posenc_native/core/calls/errors.py).
+// Becomes ValueError or TypeError in Python, with these fields: core/calls/errors.py.
 struct Error {
   enum Kind { kValue, kType } kind;
   std::string function, argument, expected, got;

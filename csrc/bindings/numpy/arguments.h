@@ -219,7 +219,7 @@ inline std::string_view pairing_text(const char* function, const char* argument,
   return storage;
 }
 
-// As core/calls/arguments.py has it: what has a value, as bools and arrays of one number do, may be none.
+// As core/calls/arguments.py has it: bools and arrays of one number have a value and may be none.
 inline bool is_number(py::handle object) {
   if (PyBool_Check(object.ptr())) return false;
   if (PyLong_Check(object.ptr())) return true;
