@@ -78,8 +78,12 @@ def _append(
     return late.torch_operations().rotary_append(inputs, rotation, own, norm, cache, outs)
 
 
-def _compute_of(rotation: Rotation, compute: Any) -> str:
-    own: str = rotation.inv_freq.compute if by_tables(rotation) else compute[0] or "float32"
+def _compute_of(rotation: Rotation, compute: Any) -> Any:
+    own = compute[0]
+    if by_tables(rotation):
+        own = rotation.inv_freq.compute
+    elif own is None:
+        own = "float32"
     return own
 
 

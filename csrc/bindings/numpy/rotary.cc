@@ -237,7 +237,7 @@ py::object apply_rotary(py::handle x, PositionOptions options, py::handle out) {
 py::handle operand(py::handle q, py::handle k) { return q.is_none() ? k : q; }
 
 py::object apply_rotary_qk(py::handle q, py::handle k, PositionOptions options, py::handle to) {
-  return rotated("apply_rotary_qk", operand(q, k), options, true,
+  return rotated("apply_rotary_qk", operand(q, k), options, !q.is_none() && !k.is_none(),
                  [&](Rotation& rotation) { return rotation.rotate(q, k, to); });
 }
 

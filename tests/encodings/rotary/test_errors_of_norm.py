@@ -129,6 +129,7 @@ BAD = [
     norm("infinite offset", V, "weight_offset", weight_offset=INF),
     norm("scale beyond float32", V, "scale", scale=1e39),
     norm("unknown rounding", V, "compute", compute="float64"),
+    norm("no name of a rounding", V, "compute", compute=""),
     norm("unknown layout", V, "layout", layout="bsh"),
     norm("unknown pairing", V, "pairing", pairing="neox"),
     norm("as written by heads", V, "compute", inv_freq=np.ones((3, 2)), compute="as_written"),

@@ -108,6 +108,20 @@ def test_pairs_take_the_fast_path():
         assert_same_bits(of_k, pn.apply_rotary(k, None, pn.Tables(cos, sin)))
 
 
+@pytest.mark.parametrize("of", ["arrays", "tensors"])
+def test_a_pair_where_q_or_k_is_none(of, backend):
+    """k alone is rotated by its own tables, not by those of q."""
+    make = np.asarray if of == "arrays" else pytest.importorskip("torch").from_numpy
+    q, k = heads(4, 0), heads(2, 1, 7)
+    cos, sin = ROPE.tables(7)
+    tables = pn.Tables((make(COS), make(cos)), (make(SIN), make(sin)))
+    expected = pn.apply_rotary_qk(make(q), make(k), None, tables)
+    _, of_k = pn.apply_rotary_qk(None, make(k), None, tables)
+    of_q, _ = pn.apply_rotary_qk(make(q), None, None, tables)
+    for ours, one in zip((of_q, of_k), expected, strict=True):
+        assert_same_bits(np.asarray(ours), np.asarray(one))
+
+
 # --- Bad calls
 
 

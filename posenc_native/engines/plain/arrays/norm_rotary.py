@@ -32,7 +32,10 @@ def _run(function: str, inputs: dict[str, Array], *call: Any) -> tuple[Array, ..
     *options, to = call
     count = len(Rotation._fields)
     rotation, compute, others = Rotation(*options[:count]), options[count], options[count + 1 :]
-    compute = rotation.inv_freq.compute if by_tables(rotation) else compute or "float32"
+    if by_tables(rotation):
+        compute = rotation.inv_freq.compute
+    elif compute is None:
+        compute = "float32"
     norm, of_cache = Norm(*others[: len(Norm._fields)]), others[len(Norm._fields) :]
     q, k = inputs["q"], inputs["k"]
     as_written = rounds_as_written(function, compute)
