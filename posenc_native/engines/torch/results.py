@@ -160,9 +160,11 @@ def _elements_apart(out: Tensor) -> bool:
 
 
 def same_view(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors are the same view of the same memory."""
-    same_memory = a.data_ptr() == b.data_ptr() and a.dtype == b.dtype
-    return same_memory and a.shape == b.shape and a.stride() == b.stride()
+    """Whether two tensors are the same view of the same memory; an axis of size 1 has no stride."""
+    if a.data_ptr() != b.data_ptr() or a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    strides = zip(a.shape, a.stride(), b.stride(), strict=True)
+    return all(size == 1 or stride == other for size, stride, other in strides)
 
 
 def overlap(a: Tensor, b: Tensor) -> bool:

@@ -90,3 +90,14 @@ def test_autograd_learns_of_what_was_written():
         before = [t._version for t in out]
         pn.apply_rotary_qk(x, y, None, freq, out=out)
         assert [t._version for t in out] == [version + 1 for version in before]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@each_writing_engine
+def test_an_axis_of_size_1_may_have_another_stride(engine, function):
+    """A view of q itself is memory of q, as where strides are equal."""
+    q, k = heads(3)[:1], heads(1, 1)[:1]
+    expected = rotating.public(function)(q, k, *FUNCTIONS[function])
+    view = np.lib.stride_tricks.as_strided(q, q.shape, (4, *q.strides[1:]))
+    call = Call(function, (q, k), FUNCTIONS[function], {"out": (view, k)})
+    rotating.assert_close(rotating.results_of(engine, call), expected)
