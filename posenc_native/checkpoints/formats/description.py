@@ -13,13 +13,6 @@ from posenc_native.models.unread import UnreadEntry
 # Scalings whose frequencies depend on the length of the sequence.
 BY_LENGTH = ("dynamic", "longrope")
 
-# The fields that a description has for each group of layers, with the names of `Rotary`'s arguments
-# if it has them; a format gives its own names for them.
-FIELDS = (
-    "layer_count", "layer_types", "nope_layers", "head_dim", "rotary_dim", "rotary_start",
-    "pairing", "base", "scaling", "scale", "softmax_correction", "axis_map", "inv_freq",
-)  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Unknown:
