@@ -8,6 +8,7 @@ import warnings
 
 import numpy as np
 import pytest
+from config_entries import places, with_entry
 from model_configurations import LLAMA3, LONGROPE, YARN
 from posenc_native.rotary import nope_layers
 
@@ -76,24 +77,6 @@ HOSTILE = [
     "", "x" * 10**6, "a\nb", [], [7], [[]], [1] * 10**5, nested(10**5), {}, {5: 6},
     nested(10**5, "text_config"), SELF, None, 3j, np.zeros(3),
 ]  # fmt: skip
-
-
-def places(config, before=()):
-    """Where the entries of a configuration stand, those of parts and the first of lists too."""
-    for key, value in config.items():
-        yield (*before, key)
-        if isinstance(value, dict):
-            yield from places(value, (*before, key))
-        elif isinstance(value, list):
-            yield (*before, key, 0)
-
-
-def with_entry(config, place, value):
-    if not place:
-        return value
-    copy = config.copy()
-    copy[place[0]] = with_entry(config[place[0]], place[1:], value)
-    return copy
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
