@@ -34,7 +34,6 @@ if TYPE_CHECKING:
         NumPyDtype,
         Plain,
         Tensor,
-        TorchDtype,
     )
 
 __all__ = ["alibi_columns", "alibi_diagonals", "alibi_slopes"]
@@ -43,16 +42,12 @@ __all__ = ["alibi_columns", "alibi_diagonals", "alibi_slopes"]
 if TYPE_CHECKING:
     Input = TypeVar("Input")  # the type of the numbers a caller passes
 
-    class Shape(TypedDict, total=False):
-        """Keywords of diagonals that do not hold numbers."""
+    class Alibi(TypedDict, Generic[Input], total=False):
+        """Keywords of diagonals."""
 
         symmetric: bool
         causal: bool
         heads: Heads
-
-    class Alibi(Shape, Generic[Input], total=False):
-        """Keywords of diagonals."""
-
         q_offset: Input | None
         slopes: Input | None
 
@@ -104,20 +99,11 @@ def alibi_slopes(
 @overload
 def alibi_diagonals(num_heads: int, q_len: int, k_len: int, *, dtype: NumPyDtype = ...,
     device: None = ..., **options: Unpack[Alibi[Plain]]) -> Array[Any]: ...  # fmt: skip
-@overload
-def alibi_diagonals(num_heads: int, q_len: int, k_len: int, *, slopes: Tensor,
-    q_offset: Numbers | None = ..., dtype: Dtype = ..., device: Device | None = ...,
-    **options: Unpack[Shape]) -> Tensor: ...  # fmt: skip
-@overload
-def alibi_diagonals(num_heads: int, q_len: int, k_len: int, *, q_offset: Tensor,
-    slopes: Numbers | None = ..., dtype: Dtype = ..., device: Device | None = ...,
-    **options: Unpack[Shape]) -> Tensor: ...  # fmt: skip
-@overload
-def alibi_diagonals(num_heads: int, q_len: int, k_len: int, *, dtype: TorchDtype,
-    device: Device | None = ..., **options: Unpack[Alibi[Numbers]]) -> Tensor: ...  # fmt: skip
+# What the first does not match has a tensor, or a dtype or device of torch.
 @overload
 def alibi_diagonals(num_heads: int, q_len: int, k_len: int, *, dtype: Dtype = ...,
-    device: Device, **options: Unpack[Alibi[Numbers]]) -> Tensor: ...  # fmt: skip
+    device: Device | None = ..., **options: Unpack[Alibi[Plain | Tensor]],
+) -> Tensor: ...  # fmt: skip
 @constant_without_tensors
 @of_wholes
 def alibi_diagonals(
