@@ -13,8 +13,7 @@ from posenc_native.core.calls import arguments
 from posenc_native.core.calls.suggestions.vocabulary import answer_methods, missing_hint
 from posenc_native.core.documents.reprs import call_arguments
 from posenc_native.encodings.relative.heads import shown_heads
-from posenc_native.encodings.rotary.rotary import Rotary
-from posenc_native.encodings.rotary.supports import rotary_in
+from posenc_native.encodings.rotary.rotary import Rotary, rotary_in
 
 if TYPE_CHECKING:
     from typing_extensions import Self

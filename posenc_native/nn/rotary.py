@@ -18,8 +18,7 @@ from posenc_native.core.calls.views import check_frequency_axes
 from posenc_native.core.documents.reprs import call_arguments
 from posenc_native.encodings.relative.heads import Heads, heads_of, shown_heads
 from posenc_native.encodings.rotary.apply import apply_rotary_qk
-from posenc_native.encodings.rotary.rotary import Rotary
-from posenc_native.encodings.rotary.supports import rotary_in
+from posenc_native.encodings.rotary.rotary import Rotary, rotary_in
 from posenc_native.encodings.rotary.xpos import xpos_tables
 
 from .initial import initialize_heads

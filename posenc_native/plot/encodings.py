@@ -14,8 +14,7 @@ from posenc_native.checkpoints.explanations.words import number as number_in_ful
 from posenc_native.core.calls import arguments
 from posenc_native.core.calls.arguments import wrong_type, wrong_value
 from posenc_native.core.frequencies.frequencies import frequencies
-from posenc_native.encodings.rotary.rotary import Rotary
-from posenc_native.encodings.rotary.supports import rotary_in
+from posenc_native.encodings.rotary.rotary import Rotary, rotary_in
 from posenc_native.encodings.sinusoids.spec import SinusoidalSpec
 
 FloatArray = npt.NDArray[np.float64]

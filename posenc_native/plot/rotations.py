@@ -12,8 +12,7 @@ import numpy.typing as npt
 
 from posenc_native.core.calls.arguments import is_array, wrong_value
 from posenc_native.core.calls.views import rotary_view
-from posenc_native.encodings.rotary.rotary import Rotary
-from posenc_native.encodings.rotary.supports import rotary_of
+from posenc_native.encodings.rotary.rotary import Rotary, rotary_of
 
 from .encodings import (
     FloatArray,

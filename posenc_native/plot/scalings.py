@@ -9,8 +9,7 @@ import numpy as np
 
 from posenc_native.core.calls.arguments import wrong_value
 from posenc_native.core.frequencies.scaling import rotary_blend
-from posenc_native.encodings.rotary.rotary import Rotary
-from posenc_native.encodings.rotary.supports import rotary_of
+from posenc_native.encodings.rotary.rotary import Rotary, rotary_of
 
 from .encodings import FloatArray, number, rotary_words
 from .late import colors, drawing

@@ -10,8 +10,7 @@ import numpy as np
 
 from posenc_native.core.calls import arguments
 from posenc_native.core.calls.arguments import wrong_type, wrong_value
-from posenc_native.encodings.rotary.rotary import Rotary
-from posenc_native.encodings.rotary.supports import rotary_in
+from posenc_native.encodings.rotary.rotary import Rotary, rotary_in
 
 from .encodings import (
     DIVERGING,

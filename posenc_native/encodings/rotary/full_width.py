@@ -17,8 +17,7 @@ from posenc_native.core.documents.reprs import call
 from posenc_native.engines.arrays import Arrays
 
 from .apply import apply_rotary, apply_rotary_qk
-from .rotary import Rotary
-from .supports import rotary_of
+from .rotary import Rotary, rotary_of
 
 if TYPE_CHECKING:
     import torch

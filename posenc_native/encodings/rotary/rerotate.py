@@ -23,7 +23,7 @@ from posenc_native.core.calls.views import rotary_view
 from posenc_native.engines.arrays import Arrays
 
 from .apply import apply_rotary
-from .supports import rotary_of
+from .rotary import rotary_of
 
 if TYPE_CHECKING:
     import torch

@@ -1,4 +1,7 @@
-"""`Rotary`: an immutable description, without buffers, of how a model rotates."""
+"""`Rotary`: an immutable description, without buffers, of how a model rotates.
+
+An argument may also be an object that has a `Rotary`: `rotary_in` and `rotary_of` get it.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import numpy.typing as npt
 
 from posenc_native.core.calls import arguments
 from posenc_native.core.calls.constants import constant
+from posenc_native.core.calls.descriptions import description_in
 from posenc_native.core.calls.suggestions.vocabulary import answer_methods
 from posenc_native.core.calls.views import check_layout, rotary_view
 from posenc_native.core.documents.html import as_html
@@ -40,9 +44,7 @@ if TYPE_CHECKING:
     )
     from posenc_native.models.presets import RotaryPreset
 
-__all__ = [
-    "Rotary",
-]
+__all__ = ["Rotary", "rotary_in", "rotary_of"]
 
 
 @answer_methods
@@ -428,3 +430,18 @@ def _explicit_frequencies(inv_freq: npt.ArrayLike) -> npt.NDArray[np.float64]:
 
 def _make_rotary(values: dict[str, Any]) -> Rotary:
     return Rotary(**values)
+
+
+def rotary_in(value: Any) -> Rotary | None:
+    """The `Rotary` that the value is or contains; None if neither."""
+    rope = description_in(value)
+    return rope if isinstance(rope, Rotary) else None
+
+
+def rotary_of(function: str, argument: str, value: Any) -> Rotary:
+    """The argument as a `Rotary`; TypeError if the argument neither is nor has a `Rotary`."""
+    rope = rotary_in(value)
+    if rope is None:
+        expected = "a Rotary, or a module that has one (RotaryEmbedding)"
+        arguments.wrong_type(function, argument, expected, type(value).__name__)
+    return rope
