@@ -10,6 +10,7 @@ import importlib
 import os
 from collections.abc import Iterator
 from types import ModuleType
+from typing import Any
 
 import hypothesis
 import pytest
@@ -45,6 +46,24 @@ hypothesis.settings.register_profile("repeat", max_examples=30, derandomize=True
 hypothesis.settings.register_profile("explore", max_examples=1500, **SETTINGS)
 hypothesis.settings.register_profile("few", max_examples=15, derandomize=True, **SETTINGS)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
+
+
+@pytest.fixture
+def answers(monkeypatch: Any) -> list[tuple[str, bool]]:
+    """What the door was asked for, and whether it took the call."""
+    asked: list[tuple[str, bool]] = []
+
+    class Spy:
+        def __getattr__(self, name: str) -> Any:
+            def ask(*arguments: Any) -> Any:
+                result = getattr(implementations.native.door, name)(*arguments)
+                asked.append((name, result is not NotImplemented))
+                return result
+
+            return ask
+
+    monkeypatch.setattr(implementations, "door", Spy())
+    return asked
 
 
 @pytest.fixture

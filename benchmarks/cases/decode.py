@@ -47,10 +47,18 @@ _ROTARY = r"^decode, \d+ x \("
 _ONE_TOKEN = r"^decode, 1 x \("
 _APPLY = "^torch: apply_rotary_qk$"
 _OBJECT = r"^torch: (Rotary|nn\.RotaryEmbedding)$"
+_BY_ROTARY = "apply_rotary_qk, Rotary"
 GOALS = (
     Rule(_ONE_TOKEN, "in place", (AtMost(2.2, of=_CALL),), _APPLY),
     Rule(_ONE_TOKEN, "in place", (AtMost(2.5, of=_CALL),), _OBJECT),
     Rule(_ONE_TOKEN, "in place", (AtMost(1.2, of=_CALL),), "^NumPy: "),
+    *(
+        Rule(
+            _ONE_TOKEN, "in place", (AtMost(1.1, of=f"{kind}: apply_rotary_qk"),), f"{kind}: {row}$"
+        )
+        for kind in ("torch", "NumPy")
+        for row in (_BY_ROTARY, "Rotary")
+    ),
     Rule(_ROTARY, None, (AtLeast(8.0, of="transformers"),)),
     Rule(_ROTARY, "in place", (AtLeast(1.0, of="ONNX Runtime"), NUMBA), "^torch: "),
     Rule(_ROTARY, "in place", (AtLeast(2.0, of="ONNX Runtime"), NUMBA), "^NumPy: "),
@@ -79,8 +87,14 @@ def _decode(
     def from_torch(b: QueryKey) -> None:
         pn.apply_rotary_qk(b.q, b.k, position_torch, inv_freq_torch, pairing=pairing, inplace=True)
 
+    def from_torch_by_rotary(b: QueryKey) -> None:
+        pn.apply_rotary_qk(b.q, b.k, position_torch, rope, inplace=True)
+
     def from_numpy(b: QueryKey) -> None:
         pn.apply_rotary_qk(q, k, position, inv_freq, pairing=pairing, inplace=True)
+
+    def from_numpy_by_rotary(b: QueryKey) -> None:
+        pn.apply_rotary_qk(q, k, position, rope, inplace=True)
 
     q, k = arrays.q, arrays.k
     rotation = Rotation(options, [buffers], dtype, pairing, position, 1, compiled)
@@ -91,6 +105,7 @@ def _decode(
 
     rows: list[Row] = [
         ours("torch: apply_rotary_qk", "in place", from_torch),
+        ours(f"torch: {_BY_ROTARY}", "in place", from_torch_by_rotary),
         ours("torch: Rotary", "in place", lambda b: rope(b.q, b.k, position_torch, inplace=True)),
         ours("torch: Rotary.bind", "in place", lambda b: step(b.q, b.k, position_torch)),
         ours(
@@ -100,6 +115,7 @@ def _decode(
         ),
         ours("torch: nn.RotaryEmbedding", "fresh", lambda b: module(b.q, b.k, position_torch)),
         numpy_row("NumPy: apply_rotary_qk", "in place", from_numpy),
+        numpy_row(f"NumPy: {_BY_ROTARY}", "in place", from_numpy_by_rotary),
         numpy_row("NumPy: Rotary", "in place", lambda b: rope(q, k, position, inplace=True)),
         numpy_row("NumPy: Rotary.bind", "in place", lambda b: array_step(q, k, position)),
         numpy_row("NumPy: Rotary", "fresh", lambda b: rope(q, k, position)),

@@ -42,7 +42,10 @@ Q_HEADS, K_HEADS = 32, 8
 QWEN3 = "transformers.models.qwen3.modeling_qwen3"
 EAGER, COMPILED = "transformers (Qwen3)", "transformers (Qwen3), torch.compile"
 APART = "compiled norm, apply_rotary_qk, index_copy_"
-NORMED, PLAIN = "rotary_append, norm", "rotary_append"
+NORMED, PLAIN, NORM = "rotary_append, norm", "rotary_append", "norm_rotary_qk"
+# The same with a Rotary, as the documentation writes it.
+ROTARY_APPEND, ROTARY_NORM = "Rotary.append, norm", "Rotary.norm"
+NUMPY, NUMPY_ROTARY = f"NumPy: {NORMED}", f"NumPy: {ROTARY_APPEND}"
 _CALL, _ADD = "torch.neg", "torch.add"
 
 # What is to be reached. A call for one token is counted in calls of torch.neg on the same q, as in
@@ -55,6 +58,9 @@ GOALS = (
     Rule(_PREFILL, "out=", (AtLeast(4.0, of=APART), AtLeast(8.0, of=COMPILED)), f"^{NORMED}$"),
     Rule(_DECODE, None, (AtMost(6.0, of=_CALL),), f"^{NORMED}$"),
     Rule(_DECODE, None, (AtMost(3.0, of=_CALL),), "^NumPy: "),
+    Rule(_DECODE, "in place", (AtMost(1.1, of=NORMED),), f"^{ROTARY_APPEND}$"),
+    Rule(_DECODE, "in place", (AtMost(1.1, of=NORM),), f"^{ROTARY_NORM}$"),
+    Rule(_DECODE, "in place", (AtMost(1.1, of=NUMPY),), f"^{NUMPY_ROTARY}$"),
     # Both make their results anew.
     Rule(_BACKWARD, None, (AtMost(1.6, of=_ADD), AtLeast(8.0, of=COMPILED))),
 )
@@ -129,7 +135,29 @@ def _forward(options: Options, seq: int, dtype: torch.dtype, decode: bool, name:
         _unchecked(ours(PLAIN, "fresh", append)),
     ]
     if decode:
-        rows.append(_numpy_row(dtype, positions, inv_freq, weight, layouts, weights))
+        rope = pn.Rotary(HEAD_DIM, base=BASE, layout="bshd")
+
+        def append_by_rotary(b: Projected) -> None:
+            rope.append(
+                b.q, b.k, b.v, positions, b.keys, b.values, slots, cache_layout="bshd",
+                inplace=True, **weights,
+            )  # fmt: skip
+
+        def norm(b: Projected) -> None:
+            pn.norm_rotary_qk(b.q, b.k, positions, inv_freq, layout="bshd", inplace=True, **weights)
+
+        def norm_by_rotary(b: Projected) -> None:
+            rope.norm(b.q, b.k, positions, inplace=True, **weights)
+
+        rows += [
+            _unchecked(ours(name, "in place", run))
+            for name, run in (
+                (ROTARY_APPEND, append_by_rotary),
+                (NORM, norm),
+                (ROTARY_NORM, norm_by_rotary),
+            )
+        ]
+        rows += _numpy_rows(dtype, positions, rope, weight, layouts, weights)
         rows.append(yardstick(_CALL, "fresh", lambda b: torch.neg(b.q), "copy"))
     if reason := missing("transformers", QWEN3):
         rows += [Skipped(EAGER, "fresh", reason)]
@@ -175,34 +203,40 @@ def _forward(options: Options, seq: int, dtype: torch.dtype, decode: bool, name:
 
 
 def _unchecked(row: Contestant) -> Contestant:
-    """Of other work than the case's: without a norm."""
+    """Of other work than the case's, or of results that it does not look at."""
     return Contestant(row.name, row.mode, row.run, row.limit, ours=True, checked=False)
 
 
-def _numpy_row(
+def _numpy_rows(
     dtype: torch.dtype,
     positions: Tensor,
-    inv_freq: Tensor,
+    rope: pn.Rotary,
     weight: Tensor,
     layouts: dict[str, str],
     weights: dict[str, Tensor],
-) -> Row:
-    name = "NumPy: rotary_append, norm"
+) -> list[Row]:
+    names = NUMPY, NUMPY_ROTARY
     if dtype == torch.bfloat16:
-        return Skipped(name, "in place", "NumPy has no bfloat16 of its own")
+        return [Skipped(name, "in place", "NumPy has no bfloat16 of its own") for name in names]
     arrays = Projected(1, dtype)
     q, k, v, keys, values = (
         x.numpy() for x in (arrays.q, arrays.k, arrays.v, arrays.keys, arrays.values)
     )
-    where, frequencies = positions.numpy(), inv_freq.numpy()
-    named = dict.fromkeys(weights, weight.numpy())
+    where, inv_freq = positions.numpy(), rope.inv_freq
+    named: dict[str, Any] = dict.fromkeys(weights, weight.numpy())
 
-    def run(b: Projected) -> None:
+    def append(b: Projected) -> None:
         pn.rotary_append(
-            q, k, v, where, frequencies, keys, values, where, inplace=True, **layouts, **named
+            q, k, v, where, inv_freq, keys, values, where, inplace=True, **layouts, **named
         )
 
-    return Contestant(name, "in place", run, "in-place scale", ours=True, checked=False)
+    def append_by_rotary(b: Projected) -> None:
+        rope.append(q, k, v, where, keys, values, where, cache_layout="bshd", inplace=True, **named)
+
+    return [
+        Contestant(name, "in place", run, "in-place scale", ours=True, checked=False)
+        for name, run in zip(names, (append, append_by_rotary), strict=True)
+    ]
 
 
 def _apart(

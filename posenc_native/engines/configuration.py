@@ -48,7 +48,7 @@ def configuration(*, ask_torch: bool = True) -> dict[str, Value]:
 
 
 def _huge_pages() -> str:
-    """How large results get their memory (csrc/bindings/torch/huge_pages.h), set by Linux."""
+    """How large results get their memory (csrc/bindings/huge_pages.h), set by Linux."""
     from pathlib import Path
 
     try:

@@ -19,7 +19,12 @@ from numpy import ndarray
 
 from posenc_native.core.calls import arguments
 from posenc_native.core.calls.caches import Cache
-from posenc_native.core.calls.descriptions import DESCRIBED, check_none_beside, description_in
+from posenc_native.core.calls.descriptions import (
+    DESCRIBED,
+    check_none_beside,
+    description_in,
+    learned_in,
+)
 from posenc_native.core.calls.errors import blame, fault_of
 from posenc_native.core.calls.pairs import (
     FIRST,
@@ -92,11 +97,6 @@ def run(call: Call, contiguous: bool = False) -> Any:
         rotation = _with_defaults(rotation)
         if contiguous:
             inputs = _in_order(function, inputs, outs)
-        elif rope is not None:
-            compute, norm, cache = of_norm
-            results = verb.door(*inputs, *rotation, *compute, *norm, *cache, to_of(outs, inputs))
-            if results is not NotImplemented:
-                return results
         if len(inputs) > 1 and (inputs[0] is None or inputs[1] is None):
             alone = _normed_alone if call.norm else _alone
             return alone(Call(verb, inputs, rotation, outs, *of_norm))
@@ -167,12 +167,9 @@ def _described(
         rope._check_width(verb.name, name, x)
     x = first_given(inputs)
     inv_freq, axis_map = rope._of(x)
-    # Learned frequencies stay the parameter, so that gradients reach it. The array of a description
-    # is not read: torch.compile would make it an input of the graph, whose guards fail in inference
-    # mode (torch 2.13).
-    learned = None if rotation.inv_freq is rope else getattr(rotation.inv_freq, "inv_freq", None)
-    if arguments.is_tensor(learned) and arguments.is_tensor(x):
-        inv_freq = learned
+    learned = learned_in(rotation.inv_freq)
+    if learned is not None and arguments.is_tensor(x):
+        inv_freq = learned  # the parameter itself, so that gradients reach it
     layout = rope.layout if rotation.layout is None else rotation.layout
     return rotation._replace(
         inv_freq=inv_freq, layout=layout, pairing=rope.pairing, rotary_start=rope.rotary_start,

@@ -380,6 +380,10 @@ class LearnedRotaryEmbedding(Rotating):
         inv_freq = self.inv_freq.detach().double().cpu().numpy()
         return Rotary(**{**self._like._arguments(), "inv_freq": inv_freq})
 
+    def __frequencies__(self) -> Tensor:
+        """The parameter, which gradients of functions that take the module reach."""
+        return self.inv_freq
+
     def extra_repr(self) -> str:
         """The call, for print(model)."""
         like = self._like

@@ -47,24 +47,6 @@ def _in_place_however_small() -> None:
     """Not here: everything is as users have it."""
 
 
-@pytest.fixture
-def answers(monkeypatch: Any) -> list[tuple[str, bool]]:
-    """What the door was asked for, and whether it took the call."""
-    asked: list[tuple[str, bool]] = []
-
-    class Spy:
-        def __getattr__(self, name: str) -> Any:
-            def ask(*arguments: Any) -> Any:
-                result = getattr(backend.native.door, name)(*arguments)
-                asked.append((name, result is not NotImplemented))
-                return result
-
-            return ask
-
-    monkeypatch.setattr(backend, "door", Spy())
-    return asked
-
-
 @torch.no_grad()
 def steps(model: Any, cache: Any = None) -> list[Any]:
     """Logits of a prompt and of three tokens after it."""

@@ -39,7 +39,7 @@ def _calls(x: Any, scores: Any, convert: Callable[[np.ndarray], Any]) -> dict[st
     inv_freq = convert(INV_FREQ)
     diagonals = convert(rng.standard_normal((heads, queries + keys - 1)).astype(np.float32))
     columns = convert(rng.standard_normal((heads, queries, 17)).astype(np.float32))
-    index = pn.relative.clipped_index(queries, keys, 8, q_offset=0)
+    index = convert(pn.relative.clipped_index(queries, keys, 8, q_offset=0))
     cos, sin = pn.rotary_tables(positions, inv_freq)
     copy = (lambda a: a.copy()) if isinstance(x, np.ndarray) else (lambda a: a.clone())
 

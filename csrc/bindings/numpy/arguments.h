@@ -78,20 +78,20 @@ class ArrayArgument {
   // Nothing for a tensor that cannot be read here.
   static ArrayArgument of_tensor(py::object tensor) {
     ArrayArgument argument;
-    if (tensors::Library::get().describe(tensor, argument.array_)) {
+    if (tensors::Library::get().describe(tensor, argument.array_, argument.place_)) {
       argument.object_ = std::move(tensor);
     }
     return argument;
   }
 
-  // A list of a few ints, whose values the caller keeps.
-  static ArrayArgument of_integers(py::object list, int64_t* values) {
+  // A list of ints, whose values the caller keeps.
+  static ArrayArgument of_integers(py::object list, int64_t* values, int64_t count) {
     ArrayArgument argument;
     argument.array_.dtype = Dtype::kInt64;
     argument.array_.dtype_name = "int64";
     argument.array_.data = values;
     argument.array_.rank = 1;
-    argument.array_.shape[0] = PyList_GET_SIZE(list.ptr());
+    argument.array_.shape[0] = count;
     argument.array_.stride[0] = 1;
     argument.object_ = std::move(list);
     return argument;
@@ -130,12 +130,14 @@ class ArrayArgument {
   const Array* pointer() const { return object_ ? &array_ : nullptr; }
   const Array& array() const { return array_; }
   const py::object& object() const { return object_; }
+  Place place() const { return place_; }  // of a tensor
   // Only where it is an array.
   py::dtype dtype() const { return py::reinterpret_borrow<py::array>(object_).dtype(); }
 
  private:
   py::object object_;
   Array array_;
+  Place place_;
   std::shared_ptr<const std::string> storage_;  // does not move when this does
 };
 

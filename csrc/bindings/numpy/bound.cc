@@ -7,6 +7,7 @@
 #include <memory>
 #include <utility>
 
+#include "bindings/numpy/description.h"
 #include "bindings/numpy/methods.h"
 
 namespace posenc::numpy {
@@ -69,10 +70,46 @@ py::object bound(std::unique_ptr<BoundCall> call) {
   return py::reinterpret_steal<py::object>(object);
 }
 
+bool is_described(PyObject* object) {
+  static PyObject* const names[] = {PyUnicode_InternFromString("__rotary__"),
+                                    PyUnicode_InternFromString("__frequencies__")};
+  PyTypeObject* const type = Py_TYPE(object);
+  if (type == rotary_type) return true;
+  if (type == py::detail::npy_api::get().PyArray_Type_) return false;
+  if (tensors::Library::get().is_tensor_or_parameter(object)) return false;
+  return _PyType_Lookup(type, names[0]) != nullptr && _PyType_Lookup(type, names[1]) == nullptr;
+}
+
+Described::Described(PyObject* object) {
+  static PyObject* const method = PyUnicode_InternFromString("__rotary__");
+  static PyObject* const name = PyUnicode_InternFromString("_native");
+  rotary_ = py::reinterpret_borrow<py::object>(object);
+  if (Py_TYPE(object) != rotary_type) {
+    rotary_ = py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(object, method));
+    if (!rotary_) throw py::error_already_set();
+    if (rotary_type == nullptr || PyObject_TypeCheck(rotary_.ptr(), rotary_type) == 0) return;
+  }
+  keeper_ = py::reinterpret_steal<py::object>(PyObject_GetAttr(rotary_.ptr(), name));
+  if (!keeper_) throw py::error_already_set();
+  if (Py_TYPE(keeper_.ptr()) != bound_type()) return;
+  calls_ = reinterpret_cast<Bound*>(keeper_.ptr())->call;
+  description_ = calls_->description();
+}
+
+py::object Described::on_device_of(PyObject* tensor) const {
+  static PyObject* const method = PyUnicode_InternFromString("_of");
+  py::object both = py::reinterpret_steal<py::object>(
+      PyObject_CallMethodOneArg(rotary_.ptr(), method, tensor));
+  if (!both) throw py::error_already_set();
+  if (!PyTuple_CheckExact(both.ptr()) || PyTuple_GET_SIZE(both.ptr()) != 2) {
+    throw py::type_error("Rotary._of: expected a pair");
+  }
+  return both;
+}
+
 void define_bound(py::module_& door) {
   static PyMethodDef methods[] = {
-      {"call_bound", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&call_at_door)),
-       METH_FASTCALL, nullptr},
+      {"call_bound", as_method(&call_at_door), METH_FASTCALL, nullptr},
       {nullptr, nullptr, 0, nullptr}};
   bound_type();
   add_methods(door, methods);

@@ -40,6 +40,8 @@ inline Bytes bytes_of(const Array& x) {
   return bytes_of(x.data, x.dtype, x.rank, x.shape, x.stride);
 }
 
+struct Description;
+
 // What is called.
 class BoundCall {
  public:
@@ -50,6 +52,9 @@ class BoundCall {
 
   // Arguments by place.
   virtual py::object operator()(PyObject* const* args, size_t count) = 0;
+
+  // Of a Rotary, whose calls these are.
+  virtual const Description* description() const { return nullptr; }
 };
 
 // As an object of the interpreter.

@@ -15,8 +15,10 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/huge_pages.h"
 #include "bindings/numpy/arguments.h"
 #include "bindings/numpy/bound.h"
+#include "bindings/numpy/description.h"
 #include "bindings/numpy/door.h"
 #include "bindings/numpy/methods.h"
 #include "bindings/numpy/run.h"
@@ -81,7 +83,7 @@ class BoundRotation final : public BoundCall {
                 py::handle pairing, py::handle start, py::handle scale, py::handle inverse,
                 py::handle inplace)
       : of_tensors_(tensors::Library::get().is_tensor(q)), in_place_(boolean(inplace)) {
-    const char* const function = "apply_rotary_qk";
+    const char* const function = kFunction;
     const ArrayArgument frequencies(function, "inv_freq",
                                     require_array(function, "inv_freq", inv_freq));
     RotaryCall call;
@@ -96,8 +98,7 @@ class BoundRotation final : public BoundCall {
     call.inverse = boolean(inverse);
     call.tensor_count = 2;
     ArrayArgument in[2] = {argument(function, "q", q), argument(function, "k", k)};
-    // In every call, as large ones are; before memory for results is taken.
-    if (of_tensors_ && 2 * (bytes(in[0]) + bytes(in[1])) >= kTensorBytes) return;
+    bytes_ = bytes(in[0]) + bytes(in[1]);
     ArrayArgument out[2];
     for (int i = 0; i < 2; ++i) {
       in_[i] = Kind(in[i], of_tensors_);
@@ -136,7 +137,7 @@ class BoundRotation final : public BoundCall {
       if (follower == tensors::Follower::kOther) return not_mine();
       records = follower == tensors::Follower::kAutograd;
       const tensors::Form form = in_place_ ? tensors::Form::kInPlace : tensors::Form::kNew;
-      if (!library.has_own_kernels(tensors::Operation::kRotateTwo, form)) return not_mine();
+      if (!library.has_own_kernels(tensors::Operation::kRotateTwo, form, Place())) return not_mine();
     }
     RotaryArgs args = args_;
     Bytes bytes[3];
@@ -155,7 +156,7 @@ class BoundRotation final : public BoundCall {
       return not_mine();
     }
     if (in_place_) {
-      cpu::rotate(args, run_rows);
+      run(args);
       if (of_tensors_) {
         library.written(q);
         library.written(k);
@@ -167,11 +168,19 @@ class BoundRotation final : public BoundCall {
       args.tensors[i].out = out_[i].data(out[i]);
       if (args.tensors[i].out == nullptr) return not_mine();
     }
-    cpu::rotate(args, run_rows);
+    run(args);
     return pair(out[0].object(), out[1].object());
   }
 
  private:
+  static constexpr const char* kFunction = "apply_rotary_qk";
+
+  void run(const RotaryArgs& args) const {
+    const auto rotate = [&](const Runners& runners) { runners.rotate(kFunction, Place(), args); };
+    if (of_tensors_ && tensors::Library::get().run_by_torch(Place(), bytes_, rotate)) return;
+    cpu::rotate(args, run_rows);
+  }
+
   static py::object pair(py::handle q, py::handle k) {
     PyObject* const both = PyTuple_Pack(2, q.ptr(), k.ptr());
     if (both == nullptr) throw py::error_already_set();
@@ -195,12 +204,17 @@ class BoundRotation final : public BoundCall {
   static ArrayArgument tensor(py::handle object, bool records) {
     const tensors::Library& library = tensors::Library::get();
     if (!library.is_tensor(object) || (records && library.requires_grad(object))) return {};
-    return ArrayArgument::of_tensor(py::reinterpret_borrow<py::object>(object));
+    ArrayArgument argument = ArrayArgument::of_tensor(py::reinterpret_borrow<py::object>(object));
+    // The frequencies are in the memory of the CPU.
+    return library.is_elsewhere(argument.place()) ? ArrayArgument() : std::move(argument);
   }
 
   ArrayArgument result(py::handle like, const Array& array) const {
     if (of_tensors_) {
-      return ArrayArgument::of_tensor(tensors::Library::get().empty_like(like, array));
+      ArrayArgument made =
+          ArrayArgument::of_tensor(tensors::Library::get().empty_like(like, array, Place()));
+      if (made) advise_huge_pages(made.array().data, bytes(made));
+      return made;
     }
     return {"", "", empty_like(py::reinterpret_borrow<py::object>(like))};
   }
@@ -242,6 +256,7 @@ class BoundRotation final : public BoundCall {
 
   const bool of_tensors_, in_place_;
   bool is_bound_ = false, has_batch_ = false;
+  int64_t bytes_ = 0;  // of q and k
   Kind in_[2], out_[2];
   std::vector<uint64_t> turns_;
   RotaryArgs args_;  // without addresses of q, k and positions
@@ -251,18 +266,15 @@ class BoundRotation final : public BoundCall {
 // NotImplemented, before anything has been written, for all others.
 class RememberedRotation final : public BoundCall {
  public:
-  RememberedRotation(py::handle inv_freq, py::handle pairing, py::handle start, py::handle scale,
-                     py::handle head_dim)
-      : inv_freq_(kept(inv_freq)),
-        pairing_(kept(pairing)),
-        start_(kept(start)),
-        scale_(kept(scale)),
-        head_dim_(integer("Rotary", "head_dim", head_dim)) {}
+  explicit RememberedRotation(Description description) : description_(std::move(description)) {}
+
+  const Description* description() const override { return &description_; }
 
   // q, k, positions, layout, inverse, inplace. Options are the same if they are the same objects.
   py::object operator()(PyObject* const* arguments, size_t count) override {
     if (count != 6) throw py::type_error("expected q, k, positions, layout, inverse and inplace");
-    if (arguments[0] == Py_None || arguments[1] == Py_None || arguments[2] == Py_None) {
+    if (arguments[0] == Py_None || arguments[1] == Py_None || arguments[2] == Py_None ||
+        !description_.axis_map.is_none()) {
       return not_mine();
     }
     if (const std::shared_ptr<Bound> bound = std::atomic_load(&bound_)) {
@@ -283,9 +295,9 @@ class RememberedRotation final : public BoundCall {
     BoundRotation rotation;
     py::object layout, inverse, inplace;
 
-    Bound(const RememberedRotation& of, PyObject* const* arguments)
-        : rotation(arguments[0], arguments[1], of.inv_freq_, arguments[3], of.pairing_, of.start_,
-                   of.scale_, arguments[4], arguments[5]),
+    Bound(const Description& of, PyObject* const* arguments)
+        : rotation(arguments[0], arguments[1], of.inv_freq, arguments[3], of.pairing,
+                   of.rotary_start, of.scale, arguments[4], arguments[5]),
           layout(kept(arguments[3])),
           inverse(kept(arguments[4])),
           inplace(kept(arguments[5])) {}
@@ -308,26 +320,31 @@ class RememberedRotation final : public BoundCall {
     if (!may_enter(arguments, 2)) return not_mine();
     std::shared_ptr<Bound> bound;
     try {
-      bound = std::make_shared<Bound>(*this, arguments);
+      bound = std::make_shared<Bound>(description_, arguments);
     } catch (const std::exception&) {  // the ordinary way says what is wrong
       return not_mine();
     }
-    if (!bound->rotation.is_bound() || bound->rotation.head_dim() != head_dim_) return not_mine();
+    if (!bound->rotation.is_bound()) return not_mine();
+    if (bound->rotation.head_dim() != description_.head_dim) return not_mine();
     std::atomic_store(&bound_, bound);
     return bound->rotation(arguments, 3);
   }
 
   static constexpr int kLongestWait = 1 << 16;
 
-  const py::object inv_freq_, pairing_, start_, scale_;
-  const int64_t head_dim_;
+  const Description description_;
   std::shared_ptr<Bound> bound_;
   std::atomic<int> calls_to_wait_{0}, wait_{1};
 };
 
-py::object remember_rotation(py::handle inv_freq, py::handle pairing, py::handle start,
-                             py::handle scale, py::handle head_dim) {
-  return bound(std::make_unique<RememberedRotation>(inv_freq, pairing, start, scale, head_dim));
+// What a Rotary keeps: its description, and calls of it like recent ones.
+py::object describe_rotation(py::handle inv_freq, py::handle axis_map, py::handle pairing,
+                             py::handle start, py::handle scale, py::handle layout,
+                             py::handle head_dim) {
+  const auto kept = [](py::handle object) { return py::reinterpret_borrow<py::object>(object); };
+  return bound(std::make_unique<RememberedRotation>(
+      Description{kept(inv_freq), kept(axis_map), kept(pairing), kept(start), kept(scale),
+                  kept(layout), integer("Rotary", "head_dim", head_dim)}));
 }
 
 py::object bind_rotary_qk(py::handle q, py::handle k, py::handle inv_freq, py::handle layout,
@@ -342,7 +359,7 @@ py::object bind_rotary_qk(py::handle q, py::handle k, py::handle inv_freq, py::h
 
 void define_bound_rotary(py::module_& m) {
   static PyMethodDef methods[] = {method<&bind_rotary_qk>("bind_rotary_qk"),
-                                  method<&remember_rotation>("remember_rotation"),
+                                  method<&describe_rotation>("describe_rotation"),
                                   {nullptr, nullptr, 0, nullptr}};
   add_methods(m, methods);
 }

@@ -15,6 +15,7 @@
 #include <string>
 #include <utility>
 
+#include "bindings/huge_pages.h"
 #include "bindings/numpy/arguments.h"
 #include "bindings/numpy/bound.h"
 #include "bindings/numpy/door.h"
@@ -95,9 +96,6 @@ class BoundTables final : public BoundCall {
     const Operation operation = norms_        ? Operation::kNormByTables
                                 : heads_ == 2 ? Operation::kRotateTwoByTables
                                               : Operation::kRotateOneByTables;
-    if (!library.has_own_kernels(operation, in_place_ ? Form::kInPlace : Form::kNew)) {
-      return not_mine();
-    }
     Given read;
     for (size_t i = 0; i < given; ++i) {
       if (arguments[i] == Py_None) continue;
@@ -105,8 +103,14 @@ class BoundTables final : public BoundCall {
         return not_mine();
       }
       Array& array = read.arrays[place(i)];
-      if (!library.describe(arguments[i], array) || array.rank > TensorKind::kMostAxes)
-        return not_mine();
+      Place where;
+      if (!library.describe(arguments[i], array, where)) return not_mine();
+      if (array.rank > TensorKind::kMostAxes) return not_mine();
+      if (i == 0) read.where = where;
+      if (!(read.where == where)) return not_mine();
+    }
+    if (!library.has_own_kernels(operation, in_place_ ? Form::kInPlace : Form::kNew, read.where)) {
+      return not_mine();
     }
     if (norms_) {
       PyObject* const* const numbers = arguments + given;
@@ -134,6 +138,7 @@ class BoundTables final : public BoundCall {
 
   struct Given {
     Array arrays[kArrays];  // of rank 0 and of no dtype where nothing is given
+    Place where;
     double eps = 0.0, offset = 0.0;
     bool over_token = false;
 
@@ -161,7 +166,7 @@ class BoundTables final : public BoundCall {
   py::object run(const tensors::Library& library, PyObject* const* arguments, Given& given) {
     int64_t all_bytes = 0;
     for (size_t i = 0; i < heads_; ++i) all_bytes += bytes(given.arrays[i]);
-    if (2 * all_bytes >= kTensorBytes || !fits(given)) return not_mine();
+    if (!fits(given)) return not_mine();
     py::object made[2];
     Array out[2];
     for (size_t i = 0; i < heads_; ++i) {
@@ -170,8 +175,10 @@ class BoundTables final : public BoundCall {
         if (!library.may_be_written(arguments[i])) return not_mine();
         continue;
       }
-      made[i] = library.empty_like(arguments[i], given.arrays[i]);
-      if (!library.describe(made[i], out[i])) return not_mine();
+      made[i] = library.empty_like(arguments[i], given.arrays[i], given.where);
+      Place where;
+      if (!library.describe(made[i], out[i], where)) return not_mine();
+      if (where.is_cpu()) advise_huge_pages(out[i].data, bytes(out[i]));
     }
     NormRotaryArgs args;
     if (!find(given, out, args)) {
@@ -180,11 +187,7 @@ class BoundTables final : public BoundCall {
     }
     if (in_place_ && share_memory(given)) return not_mine();
     put_addresses(given, out, args);
-    if (norms_) {
-      cpu::norm_rotate(args, run_rows);
-    } else {
-      cpu::rotate(args.rotary, run_rows);
-    }
+    run(library, given.where, all_bytes, args);
     PyObject* results[2];
     for (size_t i = 0; i < heads_; ++i) {
       if (in_place_) library.written(arguments[i]);
@@ -194,6 +197,23 @@ class BoundTables final : public BoundCall {
         heads_ == 2 ? PyTuple_Pack(2, results[0], results[1]) : PyTuple_Pack(1, results[0]);
     if (all == nullptr) throw py::error_already_set();
     return py::reinterpret_steal<py::object>(all);
+  }
+
+  void run(const tensors::Library& library, Place where, int64_t bytes,
+           const NormRotaryArgs& args) const {
+    const auto by_torch = [&](const Runners& runners) {
+      if (norms_) {
+        runners.norm_rotate(kFunction, where, args);
+      } else {
+        runners.rotate(kFunction, where, args.rotary);
+      }
+    };
+    if (library.run_by_torch(where, bytes, by_torch)) return;
+    if (norms_) {
+      cpu::norm_rotate(args, run_rows);
+    } else {
+      cpu::rotate(args.rotary, run_rows);
+    }
   }
 
   static int64_t bytes(const Array& x) {

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 
+#include "bindings/numpy/description.h"
 #include "bindings/numpy/tensors.h"
 
 namespace posenc::numpy {
@@ -25,6 +26,18 @@ enum TablesField : Py_ssize_t { kCos, kSin, kRows, kAxisMap, kCompute };
 inline PyTypeObject* tables_type = nullptr;
 inline bool is_tables(PyObject* object) {
   return Py_TYPE(object) == tables_type && PyTuple_GET_SIZE(object) == kCompute + 1;
+}
+
+// An item of a list, which another thread may be changing; nothing where the list has ended.
+inline py::object item_of(PyObject* list, Py_ssize_t at) {
+#if PY_VERSION_HEX >= 0x030d0000
+  PyObject* const item = PyList_GetItemRef(list, at);
+  if (item == nullptr) PyErr_Clear();
+  return py::reinterpret_steal<py::object>(item);
+#else
+  if (at >= PyList_GET_SIZE(list)) return {};
+  return py::reinterpret_borrow<py::object>(PyList_GET_ITEM(list, at));
+#endif
 }
 
 inline py::object not_mine() { return py::reinterpret_borrow<py::object>(Py_NotImplemented); }
@@ -82,11 +95,9 @@ class Screen {
  private:
   bool is_array(PyObject* object) const { return Py_TYPE(object) == array_type_; }
 
+  // One that is short; its items are looked at when they are read.
   static bool takes_list(PyObject* list) {
     const Py_ssize_t count = PyList_GET_SIZE(list);
-    for (Py_ssize_t i = 0; i < count && count <= kMaxListed; ++i) {
-      if (!PyLong_CheckExact(PyList_GET_ITEM(list, i))) return false;
-    }
     return 0 < count && count <= kMaxListed;
   }
 
@@ -102,7 +113,8 @@ inline bool may_enter(PyObject* const* args, size_t count) {
   if (!screen.takes_operand(operand)) return false;
   for (size_t i = 0; i + 1 < count; ++i) {
     if (screen.takes(args[i])) continue;
-    if (!is_tables(args[i]) || !screen.takes_tables(args[i])) return false;
+    if (is_tables(args[i]) ? screen.takes_tables(args[i]) : is_described(args[i])) continue;
+    return false;
   }
   PyObject* const last = args[count - 1];
   return PyTuple_CheckExact(last) ? screen.takes_tuple(last) : screen.takes(last);

@@ -120,11 +120,13 @@ PyObject* call(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count) {
   });
 }
 
+inline PyCFunction as_method(PyObject* (*function)(PyObject*, PyObject* const*, Py_ssize_t)) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
+}
+
 template <auto function, bool at_door = false>
 PyMethodDef method(const char* name) {
-  return {name,
-          reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&call<function, at_door>)),
-          METH_FASTCALL, nullptr};
+  return {name, as_method(&call<function, at_door>), METH_FASTCALL, nullptr};
 }
 
 // Puts the functions of a table, which has to outlive the module, into it.

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "bindings/numpy/arguments.h"
+#include "bindings/numpy/description.h"
 #include "bindings/numpy/methods.h"
 #include "bindings/numpy/run.h"
 #include "bindings/numpy/tensors.h"
@@ -43,12 +44,19 @@ PYBIND11_MODULE(unguarded, m, pybind11::mod_gil_not_used()) {
   m.def("use_tensors", [](py::handle tensor, py::handle parameter, py::handle empty_like,
                           py::handle float32, py::handle increment, const py::tuple& addresses,
                           const py::tuple& keys, const py::dict& forward_mode,
-                          const py::set& registered, const py::tuple& kernels) {
+                          const py::set& registered, const py::tuple& kernels,
+                          const py::tuple& gpu_kernels, uintptr_t runners) {
     return posenc::tensors::Library::get().use(tensor, parameter, empty_like, float32, increment,
-                                               addresses, keys, forward_mode, registered, kernels);
+                                               addresses, keys, forward_mode, registered, kernels,
+                                               gpu_kernels, runners);
   });
+  m.def("use_gpu", [](int index) { posenc::tensors::Library::get().use_gpu(index); });
+  m.def("stand_in", [](bool so) { posenc::tensors::Library::get().stand_in(so); });
   m.def("use_tables", [](const py::type& type) {
     tables_type = reinterpret_cast<PyTypeObject*>(type.inc_ref().ptr());
+  });
+  m.def("use_rotary", [](const py::type& type) {
+    rotary_type = reinterpret_cast<PyTypeObject*>(type.inc_ref().ptr());
   });
   m.def("set_num_threads", [](int n) { num_threads.store(n, std::memory_order_relaxed); });
   m.def("get_num_threads", [] { return num_threads.load(std::memory_order_relaxed); });

@@ -36,9 +36,12 @@ constexpr size_t kMaxNormArrays =
 
 class NormRotation : CallArguments<kMaxNormArrays> {
  public:
+  // Heads of another width than `head_dim`, where it is not negative, are left to the caller.
   template <typename Options>
-  NormRotation(const char* function, py::handle q, Options options)
-      : CallArguments(function, q), from_tables_(Options::kFrom == AnglesFrom::kTables) {
+  NormRotation(const char* function, py::handle q, Options options, int64_t head_dim = -1)
+      : CallArguments(function, q),
+        from_tables_(Options::kFrom == AnglesFrom::kTables),
+        head_dim_(head_dim) {
     call_.function = function;
     Reader options_reader = reader(options.arguments, options.count);
     call_.for_each(Options::kFrom, Options::kAppend, options_reader);
@@ -121,7 +124,9 @@ class NormRotation : CallArguments<kMaxNormArrays> {
     for (size_t i = 0; i < 2; ++i) {
       const bool itself = i < count && places[i].is(given[i]);
       in[i] = itself ? output(kNames[i], given[i]) : input(kNames[i], given[i]);
-      call_.in[i] = &in[i].array();
+      const Array& x = in[i].array();
+      if (head_dim_ >= 0 && x.rank > 0 && x.shape[x.rank - 1] != head_dim_) return not_mine();
+      call_.in[i] = &x;
       call_.out[i] = itself ? call_.in[i] : nullptr;
     }
     for (size_t i = 0; i < count; ++i) {
@@ -132,8 +137,10 @@ class NormRotation : CallArguments<kMaxNormArrays> {
     if (!all_read() || !has_own_kernels(by_tables(operation, from_tables_), form))
       return not_mine();
     const NormRotaryArgs args = check_norm_rotary(call_);
-    if (of_tensors() && 2 * cpu::result_bytes(args) >= kTensorBytes) return not_mine();
-    cpu::norm_rotate(args, run_rows);
+    const auto rotate = [&](const Runners& runners, Place place) {
+      runners.norm_rotate(call_.function, place, args);
+    };
+    if (!run_by_torch(cpu::result_bytes(args), rotate)) cpu::norm_rotate(args, run_rows);
     for (const py::handle place : places) {
       if (place) written(place);
     }
@@ -157,6 +164,7 @@ class NormRotation : CallArguments<kMaxNormArrays> {
   NormRotaryCall call_;
   py::handle keys_, values_;
   const bool from_tables_;
+  const int64_t head_dim_;
 };
 
 using NormByPositions = NormRotaryArguments<AnglesFrom::kPositions, false>;
@@ -164,21 +172,11 @@ using NormByTables = NormRotaryArguments<AnglesFrom::kTables, false>;
 using AppendByPositions = NormRotaryArguments<AnglesFrom::kPositions, true>;
 using AppendByTables = NormRotaryArguments<AnglesFrom::kTables, true>;
 
-// run(rotation) of the options of a call, by positions or by tables.
-template <typename ByTables, typename ByPositions, typename Run>
-py::object rotated(const char* function, py::handle q, ByPositions options, const Run& run) {
-  if (!is_tables(options.arguments[1])) {
-    NormRotation rotation(function, q, options);
-    return run(rotation);
-  }
-  const TableArguments tables(function, options.arguments, options.count, false);
-  NormRotation rotation(function, q, ByTables{tables.arguments(), tables.count()});
-  return run(rotation);
-}
-
 py::object norm_rotary_qk(py::handle q, py::handle k, NormByPositions options, py::handle to) {
-  return rotated<NormByTables>("norm_rotary_qk", q, options,
-                               [&](NormRotation& rotation) { return rotation.rotate(q, k, to); });
+  const char* const function = "norm_rotary_qk";
+  return with_angles<NormByTables>(function, q, options, false, [&](auto angles, int64_t head_dim) {
+    return NormRotation(function, q, angles, head_dim).rotate(q, k, to);
+  });
 }
 
 py::tuple norm_rotary_backward(py::handle grad_q, py::handle grad_k, py::handle q, py::handle k,
@@ -188,8 +186,9 @@ py::tuple norm_rotary_backward(py::handle grad_q, py::handle grad_k, py::handle 
 
 py::object rotary_append(py::handle q, py::handle k, py::handle v, AppendByPositions options,
                          py::handle to) {
-  return rotated<AppendByTables>("rotary_append", q, options, [&](NormRotation& rotation) {
-    return rotation.append(q, k, v, to);
+  const char* const function = "rotary_append";
+  return with_angles<AppendByTables>(function, q, options, false, [&](auto angles, int64_t head_dim) {
+    return NormRotation(function, q, angles, head_dim).append(q, k, v, to);
   });
 }
 

@@ -12,11 +12,66 @@
 #include <vector>
 
 #include "bindings/numpy/arguments.h"
+#include "bindings/numpy/description.h"
 #include "bindings/numpy/door.h"
+#include "bindings/huge_pages.h"
 #include "bindings/numpy/run.h"
 #include "core/norm_rotary.h"
 
 namespace posenc::numpy {
+
+// The order of RotaryOptions by positions; a norm has its own `compute` behind them.
+enum Option : size_t {
+  kPositions,
+  kInvFreq,
+  kLayout,
+  kPairing,
+  kRotaryStart,
+  kAxisMapOfAngles,
+  kScale,
+  kInverse,
+  kPositionsOfK,
+  kStartOfK,
+  kOutPairing,
+  kComputeOfNorm,
+};
+
+// The options of a call by frequencies, made of those of a call that has a Rotary in their place.
+class DescribedArguments {
+ public:
+  // `operand`: what is rotated, or the first of two.
+  DescribedArguments(PyObject* const* options, size_t count, const Described& rotary,
+                     py::handle operand)
+      : count_(count) {
+    std::copy(options, options + count, arguments_);
+    if (options[kLayout] == Py_None) arguments_[kLayout] = rotary->layout.ptr();
+    fill(kPairing, rotary->pairing);
+    fill(kRotaryStart, rotary->rotary_start);
+    fill(kScale, rotary->scale);
+    fill(kAxisMapOfAngles, rotary->axis_map);
+    arguments_[kInvFreq] = rotary->inv_freq.ptr();
+    if (!fit_ || !tensors::Library::get().is_tensor_elsewhere(operand)) return;
+    on_device_ = rotary.on_device_of(operand.ptr());
+    arguments_[kInvFreq] = PyTuple_GET_ITEM(on_device_.ptr(), 0);
+    arguments_[kAxisMapOfAngles] = PyTuple_GET_ITEM(on_device_.ptr(), 1);
+  }
+
+  // False where an option stands beside the Rotary, which has it.
+  bool fit() const { return fit_; }
+  PyObject* const* arguments() const { return arguments_; }
+  size_t count() const { return count_; }
+
+ private:
+  void fill(Option at, const py::object& value) {
+    fit_ = fit_ && arguments_[at] == Py_None;
+    arguments_[at] = value.ptr();
+  }
+
+  PyObject* arguments_[NormRotaryOptionCount(AnglesFrom::kPositions, true).all];
+  const size_t count_;
+  py::object on_device_;  // frequencies and axis_map
+  bool fit_ = true;
+};
 
 // The options of a call by tables in the order of RotaryOptions (and of NormRotaryOptions), made of
 // those of a call by positions that has Tables for frequencies.
@@ -67,21 +122,6 @@ class TableArguments {
   size_t count() const { return count_; }
 
  private:
-  // The order of RotaryOptions by positions; a norm has its own `compute` behind them.
-  enum Option : size_t {
-    kPositions,
-    kInvFreq,
-    kLayout,
-    kPairing,
-    kRotaryStart,
-    kAxisMapOfAngles,
-    kScale,
-    kInverse,
-    kPositionsOfK,
-    kStartOfK,
-    kOutPairing,
-    kComputeOfNorm,
-  };
   static constexpr size_t kTablePairs = 3;
   static constexpr size_t kMost = NormRotaryOptionCount(AnglesFrom::kTables, true).all;
 
@@ -92,6 +132,24 @@ class TableArguments {
   PyObject* arguments_[kMost];
   size_t count_ = 0;
 };
+
+// use(options, head_dim) with the options of a call, by frequencies or by tables. A Rotary stands
+// for frequencies and options of its own, and for heads of one width; head_dim is negative for any.
+template <typename ByTables, typename ByPositions, typename Use>
+py::object with_angles(const char* function, py::handle operand, ByPositions options, bool two,
+                       const Use& use) {
+  PyObject* const from = options.arguments[kInvFreq];
+  if (is_tables(from)) {
+    const TableArguments tables(function, options.arguments, options.count, two);
+    return use(ByTables{tables.arguments(), tables.count()}, -1);
+  }
+  if (!is_described(from)) return use(options, -1);
+  const Described rotary(from);
+  if (!rotary) return not_mine();
+  const DescribedArguments described(options.arguments, options.count, rotary, operand);
+  if (!described.fit()) return not_mine();
+  return use(ByPositions{described.arguments(), described.count()}, rotary->head_dim);
+}
 
 // kMaxArrays: how many arrays the options may have.
 template <size_t kMaxArrays>
@@ -106,9 +164,22 @@ class CallArguments {
 
   bool of_tensors() const { return of_tensors_; }
 
-  // False once a tensor has come that cannot be read here. To be asked when all have been read;
-  // until then nothing is computed.
-  bool all_read() const { return all_read_; }
+  // False once a tensor has come that cannot be read here, or that is elsewhere than the others. To
+  // be asked when all have been read; until then nothing is computed.
+  bool all_read() const { return all_read_ && !(has_host_memory_ && is_elsewhere()); }
+
+  // Whether the tensors are in the memory of a GPU.
+  bool is_elsewhere() const {
+    return of_tensors_ && tensors::Library::get().is_elsewhere(place_);
+  }
+
+  // Runs work on tensors that the torch operators' kernels are for: run(runners, place). False for
+  // other work; `bytes`: what it writes.
+  template <typename Run>
+  bool run_by_torch(int64_t bytes, const Run& run) const {
+    return of_tensors_ && tensors::Library::get().run_by_torch(
+                              place_, bytes, [&](const Runners& runners) { run(runners, place_); });
+  }
 
   // Reads the options of a call, one argument after the other.
   struct Reader {
@@ -195,55 +266,54 @@ class CallArguments {
   // An option, an array or a tensor; nothing for None.
   ArrayArgument option(const char* name, py::handle object) {
     if (object.is_none()) return {};
-    if (PyList_CheckExact(object.ptr())) return list(object);
+    if (PyList_CheckExact(object.ptr())) return list(name, object);
     if (of_tensors_ && tensors::Library::get().is_tensor_or_parameter(object)) {
       return described(object);
     }
     if (of_tensors_ && is_factor(name)) all_read_ = false;
+    has_host_memory_ = true;
     return optional_array(function_, name, object);
   }
 
-  // A new one of this shape; of tensors, a small one of the dtype of `like`, or of float32.
+  // A new one of this shape; of tensors, one of the dtype of `like`, or of float32.
   ArrayArgument result(const char* name, const int64_t* shape, int rank, const py::dtype& dtype) {
     return {function_, name, py::array(dtype, std::vector<py::ssize_t>(shape, shape + rank))};
   }
   ArrayArgument result_of_tensors(const int64_t* shape, int rank, const ArrayArgument& like,
                                   bool of_float32 = false) {
     const Dtype dtype = of_float32 ? Dtype::kFloat32 : like.array().dtype;
-    if (bytes_of(shape, rank, dtype) >= static_cast<double>(kTensorBytes)) all_read_ = false;
-    if (!all_read_) return {};
-    return checked(ArrayArgument::of_tensor(
-        tensors::Library::get().new_empty(like.object(), shape, rank, dtype, of_float32)));
+    if (!all_read()) return {};
+    return made(tensors::Library::get().new_empty(like.object(), shape, rank, dtype, of_float32,
+                                                  place_));
   }
 
   // New integers of this shape.
   ArrayArgument integers(const char* name, const int64_t* shape, int rank) {
     if (!of_tensors_) return result(name, shape, rank, py::dtype::of<int64_t>());
-    py::object made = tensors::Library::get().new_integers(shape, rank);
-    if (!made) {
+    py::object integers = tensors::Library::get().new_integers(shape, rank, place_);
+    if (!integers) {
       all_read_ = false;
       return {};
     }
-    return checked(ArrayArgument::of_tensor(std::move(made)));
+    return made(std::move(integers));
   }
 
   // A new one like it.
   ArrayArgument result(const ArrayArgument& like) {
     if (!of_tensors_) return {function_, "out", empty_like(like.object())};
-    if (is_large(like.array())) all_read_ = false;
-    if (!all_read_) return {};
-    return checked(
-        ArrayArgument::of_tensor(tensors::Library::get().empty_like(like.object(), like.array())));
+    if (!all_read()) return {};
+    return made(tensors::Library::get().empty_like(like.object(), like.array(), place_));
   }
 
-  // Whether a tensor has so much memory that several threads should write it.
-  bool is_large(const Array& tensor) const {
-    return bytes_of(tensor.shape, tensor.rank, tensor.dtype) >= static_cast<double>(kTensorBytes);
+  static int64_t bytes_of(const Array& array) {
+    int64_t bytes = item_size(array.dtype);
+    for (int i = 0; i < array.rank; ++i) bytes *= array.shape[i];
+    return bytes;
   }
 
   // Whether the operator's kernels are ours.
   bool has_own_kernels(tensors::Operation operation, tensors::Form form) const {
-    return !of_tensors_ || tensors::Library::get().has_own_kernels(operation, form);
+    return !of_tensors_ || tensors::Library::get().has_own_kernels(operation, form, place_);
   }
 
   void written(py::handle object) const {
@@ -251,27 +321,34 @@ class CallArguments {
   }
 
  private:
-  static double bytes_of(const int64_t* shape, int rank, Dtype dtype) {
-    double bytes = static_cast<double>(item_size(dtype));
-    for (int i = 0; i < rank; ++i) bytes *= static_cast<double>(shape[i]);
-    return bytes;
-  }
-
   // Of what is multiplied with or added: beside tensors it is one.
   static bool is_factor(std::string_view name) {
     return name == "cos" || name == "sin" || name == "q_weight" || name == "k_weight" ||
            name == "diagonals" || name == "content";
   }
 
-  // The door lets only short lists of ints in; without it there are none.
-  ArrayArgument list(py::handle object) {
-    int64_t* const values = integers_[integer_count_++];
-    for (Py_ssize_t i = 0; i < std::min(PyList_GET_SIZE(object.ptr()), kMaxListed); ++i) {
+  // A few ints, read once: what is read and how much of it cannot differ. Beside tensors, other
+  // lists are left to the general path; beside arrays they are what NumPy makes of them.
+  ArrayArgument list(const char* name, py::handle object) {
+    int64_t* const values = integers_[integer_count_];
+    Py_ssize_t count = 0;
+    bool are_ints = true;
+    while (are_ints) {
+      const py::object item = item_of(object.ptr(), count);
+      if (!item) break;
       int overflow = 0;
-      values[i] = PyLong_AsLongLongAndOverflow(PyList_GET_ITEM(object.ptr(), i), &overflow);
-      if (overflow != 0) all_read_ = false;
+      are_ints = count < kMaxListed && PyLong_CheckExact(item.ptr());
+      if (are_ints) values[count++] = PyLong_AsLongLongAndOverflow(item.ptr(), &overflow);
+      are_ints = are_ints && overflow == 0;
     }
-    return ArrayArgument::of_integers(py::reinterpret_borrow<py::object>(object), values);
+    if (are_ints && count > 0) {
+      ++integer_count_;
+      has_host_memory_ = true;
+      return ArrayArgument::of_integers(py::reinterpret_borrow<py::object>(object), values, count);
+    }
+    if (!of_tensors_) return optional_array(function_, name, object);
+    all_read_ = false;
+    return {};
   }
 
   ArrayArgument tensor(py::handle object) {
@@ -283,17 +360,33 @@ class CallArguments {
   }
 
   ArrayArgument described(py::handle object) {
-    return checked(ArrayArgument::of_tensor(py::reinterpret_borrow<py::object>(object)));
+    ArrayArgument argument =
+        ArrayArgument::of_tensor(py::reinterpret_borrow<py::object>(object));
+    if (!argument) {
+      all_read_ = false;
+    } else if (!has_place_) {
+      has_place_ = true;
+      place_ = argument.place();
+    } else if (!(place_ == argument.place())) {
+      all_read_ = false;
+    }
+    return argument;
   }
 
-  ArrayArgument checked(ArrayArgument argument) {
-    if (!argument) all_read_ = false;
+  ArrayArgument made(py::object tensor) {
+    ArrayArgument argument = described(tensor);
+    if (argument && place_.is_cpu()) {
+      advise_huge_pages(argument.array().data, bytes_of(argument.array()));
+    }
     return argument;
   }
 
   const char* const function_;
   const bool of_tensors_;
   bool all_read_ = true;
+  bool has_host_memory_ = false;  // options that are no tensors
+  bool has_place_ = false;
+  Place place_;  // of the tensors
   std::optional<ArrayArgument> arrays_[kMaxArrays];  // few are given
   size_t array_count_ = 0;
   int64_t integers_[kMaxArrays][kMaxListed];

@@ -43,7 +43,7 @@ class AtDistances : CallArguments<3> {
     }
     if (!may_run(Operation::kBias, out.is_none() ? Form::kNew : Form::kOut, to)) return not_mine();
     call.out = &to.array();
-    cpu::lay_diagonals(check_toeplitz(call), run_rows);
+    lay_diagonals(check_toeplitz(call), to);
     return done(to, out);
   }
 
@@ -61,7 +61,7 @@ class AtDistances : CallArguments<3> {
     if (!may_run(Operation::kAddBias, form, to)) return not_mine();
     call.scores = &from.array();
     call.out = &to.array();
-    cpu::lay_diagonals(check_toeplitz(call), run_rows);
+    lay_diagonals(check_toeplitz(call), to);
     return done(to, out);
   }
 
@@ -85,12 +85,14 @@ class AtDistances : CallArguments<3> {
         of_tensors()
             ? result_of_tensors(shape, rank, from, !wide)
             : result("out", shape, rank, wide ? py::dtype::of<double>() : py::dtype::of<float>());
-    if (!may_run(Operation::kSums, Form::kNew, to) || (of_tensors() && is_large(x))) {
-      return not_mine();
-    }
+    if (!may_run(Operation::kSums, Form::kNew, to)) return not_mine();
     ToeplitzCall call = toeplitz_call(to);
     call.scores = &x;
-    cpu::sum_diagonals(check_diagonal_sums(call), run_rows);
+    const ToeplitzArgs args = check_diagonal_sums(call);
+    const auto sum = [&](const Runners& runners, Place place) {
+      runners.sum_diagonals(function_, place, args);
+    };
+    if (!run_by_torch(bytes_of(x), sum)) cpu::sum_diagonals(args, run_rows);
     return to.object();
   }
 
@@ -111,7 +113,11 @@ class AtDistances : CallArguments<3> {
       return not_mine();
     }
     call.out = &to.array();
-    cpu::gather(check_relative_gather(call), run_rows);
+    const RelativeArgs args = check_relative_gather(call);
+    const auto gather = [&](const Runners& runners, Place place) {
+      runners.gather(function_, place, args);
+    };
+    if (!run_by_torch(bytes_of(to.array()), gather)) cpu::gather(args, run_rows);
     return done(to, out);
   }
 
@@ -127,12 +133,16 @@ class AtDistances : CallArguments<3> {
     int64_t shape[kMaxRank];
     const int rank = check_relative_scatter_shape(call, shape);
     const ArrayArgument to = out.is_none() ? new_array(shape, rank, from) : output("out", out);
-    if (!may_run(Operation::kScatter, out.is_none() ? Form::kNew : Form::kOut, to) ||
-        (of_tensors() && is_large(from.array()))) {
+    if (!may_run(Operation::kScatter, out.is_none() ? Form::kNew : Form::kOut, to)) {
       return not_mine();
     }
+    if (is_elsewhere() && call.index != nullptr) return not_mine();  // an order has to be made
     call.out = &to.array();
-    cpu::scatter(check_relative_scatter(call), run_rows);
+    const RelativeArgs args = check_relative_scatter(call);
+    const auto scatter = [&](const Runners& runners, Place place) {
+      runners.scatter(function_, place, args);
+    };
+    if (!run_by_torch(bytes_of(from.array()), scatter)) cpu::scatter(args, run_rows);
     return done(to, out);
   }
 
@@ -223,8 +233,14 @@ class AtDistances : CallArguments<3> {
 
   // False where the operator has to do it.
   bool may_run(Operation operation, Form form, const ArrayArgument& to) const {
-    return all_read() && has_own_kernels(operation, form) &&
-           !(of_tensors() && is_large(to.array()));
+    return all_read() && to && has_own_kernels(operation, form);
+  }
+
+  void lay_diagonals(const ToeplitzArgs& args, const ArrayArgument& to) const {
+    const auto lay = [&](const Runners& runners, Place place) {
+      runners.lay_diagonals(function_, place, args);
+    };
+    if (!run_by_torch(bytes_of(to.array()), lay)) cpu::lay_diagonals(args, run_rows);
   }
 
   py::object done(const ArrayArgument& to, py::handle out) const {

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -43,10 +44,11 @@ constexpr size_t kMaxArrays = std::max({RotaryOptionCount(AnglesFrom::kPositions
 // One call of a rotation, and the arrays or tensors behind its options.
 class Rotation : CallArguments<kMaxArrays> {
  public:
-  // `x`: what is rotated, or the first of two. Arrays go with arrays, tensors with tensors.
+  // `x`: what is rotated, or the first of two. Arrays go with arrays, tensors with tensors. Heads
+  // of another width than `head_dim`, where it is not negative, are left to the caller.
   template <AnglesFrom from>
-  Rotation(const char* function, py::handle x, Options<from> options)
-      : CallArguments(function, x), from_(from) {
+  Rotation(const char* function, py::handle x, Options<from> options, int64_t head_dim = -1)
+      : CallArguments(function, x), from_(from), head_dim_(head_dim) {
     call_.function = function;
     Reader options_reader = reader(options.arguments, options.count);
     call_.for_each(from, options_reader);
@@ -55,6 +57,7 @@ class Rotation : CallArguments<kMaxArrays> {
   // x -> out, or a new array.
   py::object rotate(py::handle x, py::handle out) {
     const ArrayArgument from = input("x", x);
+    if (!is_wide(from.array())) return not_mine();
     const ArrayArgument to = out.is_none() ? result(from) : output("out", out);
     call_.tensor_count = 1;
     call_.in[0] = &from.array();
@@ -66,10 +69,9 @@ class Rotation : CallArguments<kMaxArrays> {
   }
 
   // q and k to new arrays (`to` is false), where they are (true), or to the two of a tuple. One of
-  // them may be None, and is then in the result. Heads of another width than `head_dim`, where it
-  // is not negative, are left to the caller, who has words for them.
-  py::object rotate(py::handle q, py::handle k, py::handle to, int64_t head_dim = -1) {
-    if (!take(q, k, to, head_dim) || !rotate(form_)) return not_mine();
+  // them may be None, and is then in the result.
+  py::object rotate(py::handle q, py::handle k, py::handle to) {
+    if (!take(q, k, to) || !rotate(form_)) return not_mine();
     tell_written();
     if (PyTuple_CheckExact(to.ptr())) return py::reinterpret_borrow<py::object>(to);
     return tuple_of({results_[0], results_[1]});
@@ -77,13 +79,14 @@ class Rotation : CallArguments<kMaxArrays> {
 
   // The same, with the states after the tokens behind both.
   py::object rotate_by_steps(py::handle q, py::handle k, py::handle to) {
-    if (!take(q, k, to, -1)) return not_mine();
+    if (!take(q, k, to)) return not_mine();
     const auto operation = call_.tensor_count == 2 ? tensors::Operation::kRotateTwoBySteps
                                                    : tensors::Operation::kRotateOneBySteps;
     if (!all_read() || !has_own_kernels(operation, form_)) return not_mine();
     StateShape states;
     SelectiveArgs args = check_selective(call_, states);
-    if (of_tensors() && 2 * cpu::result_bytes(args.rotary) >= kTensorBytes) return not_mine();
+    const bool large = 2 * cpu::result_bytes(args.rotary) >= kTensorBytes;
+    if (of_tensors() && (large || is_elsewhere())) return not_mine();
     const ArrayArgument after = integers("state", states.shape, states.rank);
     if (!all_read()) return not_mine();
     args.after = static_cast<int64_t*>(after.array().data);
@@ -140,7 +143,7 @@ class Rotation : CallArguments<kMaxArrays> {
 
   // Takes q and k, one of which may be None, and where they go. False where they are left to the
   // caller.
-  bool take(py::handle q, py::handle k, py::handle to, int64_t head_dim) {
+  bool take(py::handle q, py::handle k, py::handle to) {
     const py::handle given[2] = {q, k};
     bool new_memory = false, in_place = true;
     for (int i = 0; i < 2; ++i) {
@@ -157,8 +160,7 @@ class Rotation : CallArguments<kMaxArrays> {
       in_place = in_place && itself;
       in_[i] = itself ? output(kNames[i], given[i]) : input(kNames[i], given[i]);
       call_.in[at] = call_.out[at] = &in_[i].array();
-      const Array& x = in_[i].array();
-      if (i == 0 && head_dim >= 0 && x.rank > 0 && x.shape[x.rank - 1] != head_dim) return false;
+      if (!is_wide(in_[i].array())) return false;
       if (itself) continue;
       new_memory = !outs_[i];
       out_[i] = new_memory ? result(in_[i]) : output(kOutNames[i], outs_[i]);
@@ -167,6 +169,10 @@ class Rotation : CallArguments<kMaxArrays> {
     }
     form_ = in_place ? Form::kInPlace : new_memory ? Form::kNew : Form::kOut;
     return call_.tensor_count > 0;
+  }
+
+  bool is_wide(const Array& x) const {
+    return head_dim_ < 0 || x.rank == 0 || x.shape[x.rank - 1] == head_dim_;
   }
 
   void tell_written() const {
@@ -199,54 +205,67 @@ class Rotation : CallArguments<kMaxArrays> {
     const bool tables = from_ == AnglesFrom::kTables;
     if (!all_read() || !has_own_kernels(by_tables(operation, tables), form)) return false;
     const RotaryParts parts = check_rotary_parts(call_);
-    if (of_tensors() && 2 * cpu::result_bytes(parts.first) >= kTensorBytes) return false;
-    if (parts.second) {
-      if (of_tensors() && 2 * cpu::result_bytes(*parts.second) >= kTensorBytes) return false;
-    }
-    cpu::rotate(parts.first, run_rows);
-    if (parts.second) cpu::rotate(*parts.second, run_rows);
+    run(parts.first);
+    if (parts.second) run(*parts.second);
     return true;
+  }
+
+  void run(const RotaryArgs& args) const {
+    const auto rotate = [&](const Runners& runners, Place place) {
+      runners.rotate(call_.function, place, args);
+    };
+    if (!run_by_torch(cpu::result_bytes(args), rotate)) cpu::rotate(args, run_rows);
   }
 
   RotaryCall call_;
   const AnglesFrom from_;
+  const int64_t head_dim_;
   // Of q and k.
   ArrayArgument in_[2], out_[2];
   py::handle outs_[2], results_[2];
   Form form_ = Form::kNew;
 };
 
-// rotate(rotation) of the options of a call, by positions or by tables.
-template <typename Rotate>
-py::object rotated(const char* function, py::handle x, PositionOptions options, bool two,
-                   const Rotate& rotate) {
-  if (!is_tables(options.arguments[1])) {
-    Rotation rotation(function, x, options);
-    return rotate(rotation);
-  }
-  const TableArguments tables(function, options.arguments, options.count, two);
-  Rotation rotation(function, x, TableOptions{tables.arguments(), tables.count()});
-  return rotate(rotation);
-}
-
 py::object apply_rotary(py::handle x, PositionOptions options, py::handle out) {
-  return rotated("apply_rotary", x, options, false,
-                 [&](Rotation& rotation) { return rotation.rotate(x, out); });
+  const char* const function = "apply_rotary";
+  return with_angles<TableOptions>(function, x, options, false, [&](auto angles, int64_t head_dim) {
+    return Rotation(function, x, angles, head_dim).rotate(x, out);
+  });
 }
 
 py::handle operand(py::handle q, py::handle k) { return q.is_none() ? k : q; }
 
 py::object apply_rotary_qk(py::handle q, py::handle k, PositionOptions options, py::handle to) {
-  return rotated("apply_rotary_qk", operand(q, k), options, !q.is_none() && !k.is_none(),
-                 [&](Rotation& rotation) { return rotation.rotate(q, k, to); });
+  const char* const function = "apply_rotary_qk";
+  const py::handle first = operand(q, k);
+  const bool two = !q.is_none() && !k.is_none();
+  return with_angles<TableOptions>(function, first, options, two, [&](auto angles, int64_t head_dim) {
+    return Rotation(function, first, angles, head_dim).rotate(q, k, to);
+  });
 }
 
-// As apply_rotary_qk, for heads of one width: to ask Python for a shape takes a tensor as long as a
-// twentieth of a token's rotation.
-py::object rotate_heads(py::handle q, py::handle k, PositionOptions options, py::handle head_dim,
-                        py::handle to) {
-  const int64_t width = integer("apply_rotary_qk", "head_dim", head_dim);
-  return Rotation("apply_rotary_qk", operand(q, k), options).rotate(q, k, to, width);
+// A call with a Rotary that is like recent ones is not checked again.
+PyObject* apply_rotary_qk_at_door(PyObject* module, PyObject* const* args, Py_ssize_t count) {
+  constexpr size_t kOptions = 2, kTo = kOptions + PositionOptions::kArguments;
+  PyObject* const* const options = args + kOptions;
+  const auto is_left_out = [&](Option option) { return options[option] == Py_None; };
+  static PyObject* const same = PyUnicode_InternFromString("same");
+  if (count == kTo + 1 && Py_TYPE(options[kInvFreq]) == rotary_type && PyBool_Check(args[kTo]) &&
+      is_left_out(kPairing) && is_left_out(kRotaryStart) && is_left_out(kAxisMapOfAngles) &&
+      is_left_out(kScale) && is_left_out(kPositionsOfK) && is_left_out(kStartOfK) &&
+      PyBool_Check(options[kInverse]) && options[kOutPairing] == same) {
+    PyObject* const rotated = guarded<true>([&]() -> PyObject* {
+      const Described rotary(options[kInvFreq]);
+      if (!rotary) return not_mine().release().ptr();
+      PyObject* const layout = is_left_out(kLayout) ? rotary->layout.ptr() : options[kLayout];
+      PyObject* const call[] = {args[0], args[1],          options[kPositions],
+                                layout,  options[kInverse], args[kTo]};
+      return rotary.calls()(call, std::size(call)).release().ptr();
+    });
+    if (rotated != Py_NotImplemented) return rotated;
+    Py_DECREF(rotated);
+  }
+  return call<&apply_rotary_qk, true>(module, args, count);
 }
 
 py::tuple rotary_backward(py::handle grads, py::handle inputs, PositionOptions options,
@@ -269,8 +288,8 @@ void define_rotary(py::module_& m, py::module_& door) {
                                   {nullptr, nullptr, 0, nullptr}};
   add_methods(m, methods);
   static PyMethodDef at_door[] = {method<&apply_rotary, true>("apply_rotary"),
-                                  method<&apply_rotary_qk, true>("apply_rotary_qk"),
-                                  method<&rotate_heads, true>("rotate_heads"),
+                                  {"apply_rotary_qk", as_method(&apply_rotary_qk_at_door),
+                                   METH_FASTCALL, nullptr},
                                   method<&selective_rotary_qk, true>("selective_rotary_qk"),
                                   {nullptr, nullptr, 0, nullptr}};
   add_methods(door, at_door);

@@ -43,6 +43,12 @@ class InterpreterReleased {
   PyThreadState* const state_;
 };
 
+template <typename Run>
+auto without_interpreter(const Run& run) {
+  const InterpreterReleased released;
+  return run();
+}
+
 // Runs on threads of our own, without the interpreter lock.
 inline constexpr auto run_rows = [](int64_t rows, int64_t bytes, const auto& run) {
   if (bytes < kKeepInterpreterBytes) {
@@ -54,8 +60,8 @@ inline constexpr auto run_rows = [](int64_t rows, int64_t bytes, const auto& run
                 bytes_per_thread.load(std::memory_order_relaxed), run);
 };
 
-// Work on tensors that reads and writes so much is worth several threads: it goes to the operator,
-// which has torch's.
+// Work on tensors that reads and writes so much is worth several threads, which are torch's
+// (bindings/runners.h).
 constexpr int64_t kTensorBytes = int64_t{1} << 21;
 
 }  // namespace posenc::numpy

@@ -55,8 +55,7 @@ class Table : CallArguments<3> {
                   result.array().dtype_name);
       }
     }
-    cpu::write_sinusoidal(check_sinusoidal(function_, array, given.count, spec, result.array()),
-                          run_rows);
+    write(check_sinusoidal(function_, array, given.count, spec, result.array()), result);
     if (!out.is_none()) written(out);
     return result.object();
   }
@@ -81,7 +80,7 @@ class Table : CallArguments<3> {
     SinusoidalArgs args = check_add_sinusoidal(function_, from.array(), given.pointer(), spec,
                                                x_scale, alpha, to.array());
     args.positions.first = first;
-    cpu::write_sinusoidal(args, run_rows);
+    write(args, to);
     if (!out.is_none()) written(out);
     return to.object();
   }
@@ -104,10 +103,10 @@ class Table : CallArguments<3> {
     const ArrayArgument cosine = new_table("cos", given, axes ? 1 : 0, pairs, dtype);
     const ArrayArgument sine = new_table("sin", given, axes ? 1 : 0, pairs, dtype);
     if (!may_write(Operation::kRotaryTables, Form::kNew, sine)) return not_mine();
-    cpu::write_sinusoidal(
-        check_rotary_tables(function_, array, given.count, frequencies.array(), axes.pointer(),
-                            number(function_, "scale", scale), cosine.array(), sine.array()),
-        run_rows);
+    write(check_rotary_tables(function_, array, given.count, frequencies.array(), axes.pointer(),
+                              scale.is_none() ? 1.0 : number(function_, "scale", scale),
+                              cosine.array(), sine.array()),
+          sine);
     return py::make_tuple(cosine.object(), sine.object());
   }
 
@@ -140,8 +139,14 @@ class Table : CallArguments<3> {
 
   // False where the operator has to do it.
   bool may_write(Operation operation, Form form, const ArrayArgument& to) const {
-    if (!all_read() || !has_own_kernels(operation, form)) return false;
-    return !of_tensors() || !is_large(to.array());
+    return all_read() && to && has_own_kernels(operation, form);
+  }
+
+  void write(const SinusoidalArgs& args, const ArrayArgument& to) const {
+    const auto write = [&](const Runners& runners, Place place) {
+      runners.write_sinusoidal(function_, place, args);
+    };
+    if (!run_by_torch(bytes_of(to.array()), write)) cpu::write_sinusoidal(args, run_rows);
   }
 
   const char* const function_;
@@ -183,7 +188,17 @@ py::object sinusoidal_at_door(py::handle positions, py::handle dim, py::handle b
 py::object rotary_tables_at_door(py::handle positions, py::handle inv_freq, py::handle axis_map,
                                  py::handle scale, py::handle dtype) {
   if (!dtype.is_none()) return not_mine();
-  return rotary_tables(positions, inv_freq, axis_map, scale, dtype);
+  if (!is_described(inv_freq.ptr())) {
+    return rotary_tables(positions, inv_freq, axis_map, scale, dtype);
+  }
+  const Described rotary(inv_freq.ptr());
+  if (!rotary || !axis_map.is_none() || !scale.is_none()) return not_mine();
+  if (!tensors::Library::get().is_tensor_elsewhere(positions)) {
+    return rotary_tables(positions, rotary->inv_freq, rotary->axis_map, rotary->scale, dtype);
+  }
+  const py::object pair = rotary.on_device_of(positions.ptr());
+  return rotary_tables(positions, PyTuple_GET_ITEM(pair.ptr(), 0),
+                       PyTuple_GET_ITEM(pair.ptr(), 1), rotary->scale, dtype);
 }
 
 }  // namespace

@@ -8,11 +8,14 @@
 #include <pybind11/pybind11.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
 
+#include "bindings/numpy/run.h"
+#include "bindings/runners.h"
 #include "core/view.h"
 
 namespace posenc::tensors {
@@ -33,7 +36,7 @@ struct ElementType {
 
 struct Description {
   void* data;
-  int32_t device_type, device_id;  // 1: the CPU
+  int32_t device_type, device_id;  // 1: the CPU, 2: CUDA
   int32_t rank;
   ElementType type;
   int64_t* shape;
@@ -134,19 +137,25 @@ class Library {
   //   forward_mode  the names in the module of forward mode
   //   registered    the set of the names of all kernels that Python has registered
   //   kernels       the names that kernels over ours would have, by [Operation][Form]
+  //   gpu_kernels   the same for tensors of a GPU
+  //   runners       the address of Runners
   // Returns false if tensors cannot be read: their type has no table of DLPack, or one of an
   // unknown version, or is laid out in an unknown way.
   bool use(py::handle tensor, py::handle parameter, py::handle empty_like, py::handle float32,
            py::handle increment, const py::tuple& addresses, const py::tuple& keys,
-           const py::dict& forward_mode, const py::set& registered, const py::tuple& kernels) {
+           const py::dict& forward_mode, const py::set& registered, const py::tuple& kernels,
+           const py::tuple& gpu_kernels, uintptr_t runners) {
     const py::handle type = py::type::handle_of(tensor);
     if (!py::hasattr(type, "__dlpack_c_exchange_api__")) return false;
     const py::object capsule = type.attr("__dlpack_c_exchange_api__");
-    void* const table = PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api");
-    if (table == nullptr) throw py::error_already_set();
-    const auto* const exchange = static_cast<const Exchange*>(table);
+    void* const given = PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api");
+    if (given == nullptr) throw py::error_already_set();
+    const auto* const exchange = static_cast<const Exchange*>(given);
     if (exchange->version.major != 1 || exchange->describe == nullptr) return false;
     if (!find_content(tensor)) return false;
+    const auto* const table = reinterpret_cast<const Runners*>(runners);
+    if (table->layout != Runners::kLayout) return false;
+    runners_ = table;
     size_t next = 0;
     const auto look_up = [&](auto*& function) {
       const auto address = py::cast<uintptr_t>(addresses[next++]);
@@ -169,12 +178,11 @@ class Library {
       if (key_count_ == kMaxKeys) return false;
       keys_[key_count_++] = py::cast<uint16_t>(key);
     }
-    exchange_ = exchange;
     // Kept for good, as the table is: they may be used until the interpreter is gone.
     const auto keep = [](py::handle object) {
       return py::reinterpret_borrow<py::object>(object).release();
     };
-    type_ = keep(type);
+    exchange_ = exchange;
     parameter_type_ = keep(parameter);
     is_negated_ = py::object(type.attr("is_neg")).release();
     empty_like_ = keep(empty_like);
@@ -183,17 +191,32 @@ class Library {
     forward_mode_ = keep(forward_mode);
     registered_ = keep(registered);
     kernels_ = keep(kernels);
+    gpu_kernels_ = keep(gpu_kernels);
     requires_grad_ = py::str("requires_grad").release();
     version_ = py::str("_version").release();
     new_empty_ = py::str("new_empty").release();
     names_of_new_ = py::make_tuple("dtype").release();
     current_level_ = py::str("_current_level").release();
+    // Last: a thread that knows the type knows all the above.
+    type_.store(keep(type).ptr(), std::memory_order_release);
     return true;
   }
 
   // Not subclasses, which have rules of their own.
   bool is_tensor(py::handle object) const {
-    return reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())) == type_.ptr();
+    return reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())) ==
+           type_.load(std::memory_order_acquire);
+  }
+
+  // Whether an object is a tensor, and not in the memory of the CPU.
+  bool is_tensor_elsewhere(py::handle object) const {
+    if (!is_tensor(object)) return false;
+    Description d;
+    if (exchange_->describe(object.ptr(), &d) != 0) {
+      PyErr_Clear();
+      return false;
+    }
+    return d.device_type != kCpu || is_elsewhere(Place());
   }
 
   // Parameters are tensors without rules of their own.
@@ -208,8 +231,8 @@ class Library {
     for (int i = 0; i < key_count_; ++i) {
       if (questions_.is_included(keys_[i])) return Follower::kOther;
     }
-    PyObject* const level = PyDict_GetItem(forward_mode_.ptr(), current_level_.ptr());
-    const long value = level == nullptr ? 0 : PyLong_AsLong(level);  // -1: none
+    const py::object level = item_of(forward_mode_.ptr(), current_level_.ptr());
+    const long value = level ? PyLong_AsLong(level.ptr()) : 0;  // -1: none
     if (value != -1 || PyErr_Occurred() != nullptr) {
       PyErr_Clear();
       return Follower::kOther;
@@ -218,8 +241,9 @@ class Library {
   }
 
   // Whether nobody has put a kernel in the place of ours.
-  bool has_own_kernels(Operation operation, Form form) const {
-    PyObject* const forms = PyTuple_GET_ITEM(kernels_.ptr(), static_cast<int>(operation));
+  bool has_own_kernels(Operation operation, Form form, Place place) const {
+    const py::handle kernels = place.is_cpu() ? kernels_ : gpu_kernels_;
+    PyObject* const forms = PyTuple_GET_ITEM(kernels.ptr(), static_cast<int>(operation));
     PyObject* const names = PyTuple_GET_ITEM(forms, static_cast<int>(form));
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); ++i) {
       const int is_there = PySet_Contains(registered_.ptr(), PyTuple_GET_ITEM(names, i));
@@ -246,8 +270,28 @@ class Library {
     return is_true(PyObject_GetAttr(tensor.ptr(), requires_grad_.ptr()));
   }
 
+  // From now on takes tensors of a GPU, which its kernels have been found to run on.
+  void use_gpu(int index) { gpus_.fetch_or(uint64_t{1} << (index & 63)); }
+
+  // For tests and benchmarks: the CPU stands in for a GPU, whose way all calls go then.
+  void stand_in(bool so) { stands_in_.store(so); }
+
+  // Whether tensors are where this module has no kernels.
+  bool is_elsewhere(Place place) const {
+    return !place.is_cpu() || stands_in_.load(std::memory_order_relaxed);
+  }
+
+  // Runs work that the torch operators' kernels are for, on torch's threads or a GPU: run(runners).
+  // False for other work; `bytes`: what it writes.
+  template <typename Run>
+  bool run_by_torch(Place place, int64_t bytes, const Run& run) const {
+    if (2 * bytes < numpy::kTensorBytes && !is_elsewhere(place)) return false;
+    numpy::without_interpreter([&] { run(*runners_); });
+    return true;
+  }
+
   // False for a tensor that cannot be read here: the operator takes it, or has words for it.
-  bool describe(py::handle tensor, Array& array) const {
+  bool describe(py::handle tensor, Array& array, Place& place) const {
     Description d;
     if (exchange_->describe(tensor.ptr(), &d) != 0) {
       PyErr_Clear();
@@ -255,7 +299,16 @@ class Library {
     }
     array.dtype = dtype_of(d.type);
     array.rank = d.rank;
-    if (d.device_type != 1 || array.dtype == Dtype::kOther || d.rank > kMaxRank) return false;
+    if (array.dtype == Dtype::kOther || d.rank > kMaxRank) return false;
+    if (d.device_type == kCuda) {
+      if (d.device_id >= 64 || (gpus_.load(std::memory_order_relaxed) >> d.device_id & 1) == 0) {
+        return false;
+      }
+      place = {kCudaOfTorch, d.device_id};
+    } else if (d.device_type != kCpu) {
+      return false;
+    }
+    array.readable = !is_elsewhere(place);
     static const char* const names[] = {"float16", "bfloat16", "float32", "float64",
                                         "int8",    "uint8",    "int16",   "uint16",
                                         "int32",   "uint32",   "int64",   "uint64"};
@@ -288,9 +341,11 @@ class Library {
 
   // A new tensor with the shape and, where they leave no gaps, the strides of another one, as
   // torch.empty_like makes it.
-  py::object empty_like(py::handle tensor, const Array& like) const {
+  py::object empty_like(py::handle tensor, const Array& like, Place place) const {
     if (is_dense(like)) {
-      if (py::object made = empty(like.shape, like.stride, like.rank, like.dtype)) return made;
+      if (py::object made = empty(like.shape, like.stride, like.rank, like.dtype, place)) {
+        return made;
+      }
     }
     PyObject* const result = PyObject_CallOneArg(empty_like_.ptr(), tensor.ptr());
     if (result == nullptr) throw py::error_already_set();
@@ -298,19 +353,19 @@ class Library {
   }
 
   // A new tensor of int64 of this shape; nothing where this torch has no quick way.
-  py::object new_integers(const int64_t* shape, int rank) const {
+  py::object new_integers(const int64_t* shape, int rank, Place place) const {
     int64_t strides[kMaxRank];
     int64_t stride = 1;
     for (int i = rank - 1; i >= 0; --i) {
       strides[i] = stride;
       stride *= std::max(shape[i], int64_t{1});
     }
-    return empty(shape, strides, rank, Dtype::kInt64);
+    return empty(shape, strides, rank, Dtype::kInt64, place);
   }
 
   // A new tensor of this shape, of the dtype of another one or of float32.
   py::object new_empty(py::handle like, const int64_t* shape, int rank, Dtype dtype,
-                       bool of_float32) const {
+                       bool of_float32, Place place) const {
     int64_t strides[kMaxRank];
     if (rank <= kMaxRank) {
       int64_t stride = 1;
@@ -318,7 +373,7 @@ class Library {
         strides[i] = stride;
         stride *= std::max(shape[i], int64_t{1});
       }
-      if (py::object made = empty(shape, strides, rank, dtype)) return made;
+      if (py::object made = empty(shape, strides, rank, dtype, place)) return made;
     }
     py::tuple sizes(static_cast<size_t>(rank));
     for (int i = 0; i < rank; ++i) {
@@ -366,11 +421,17 @@ class Library {
 
   // Past Python's parser of arguments, which takes longer than the memory does; nothing where this
   // torch has no such way, or fails: Python's then says why.
-  py::object empty(const int64_t* shape, const int64_t* strides, int rank, Dtype dtype) const {
+  py::object empty(const int64_t* shape, const int64_t* strides, int rank, Dtype dtype,
+                   Place place) const {
     const int32_t number = scalar_type(dtype);
     if (questions_.wrap == nullptr || number < 0) return {};
     void* made = nullptr;
-    if (questions_.empty_strided(rank, shape, strides, number, 0, 0, &made) != 0) return {};
+    const auto make = [&] {
+      return questions_.empty_strided(rank, shape, strides, number, place.type, place.index, &made);
+    };
+    // The allocator of a GPU may wait for it, or for a thread that wants the interpreter.
+    const int32_t error = place.is_cpu() ? make() : numpy::without_interpreter(make);
+    if (error != 0) return {};
     PyObject* const wrapped = questions_.wrap(made);
     questions_.delete_tensor(made);  // the reference, not the tensor
     if (wrapped == nullptr) throw py::error_already_set();
@@ -434,6 +495,17 @@ class Library {
     return false;
   }
 
+  // What a dict has for a key, which another thread may be changing; nothing where it has none.
+  static py::object item_of(PyObject* dict, PyObject* key) {
+#if PY_VERSION_HEX >= 0x030d0000
+    PyObject* item = nullptr;
+    if (PyDict_GetItemRef(dict, key, &item) < 0) PyErr_Clear();
+    return py::reinterpret_steal<py::object>(item);
+#else
+    return py::reinterpret_borrow<py::object>(PyDict_GetItem(dict, key));
+#endif
+  }
+
   static bool is_true(PyObject* result) {
     if (result == nullptr) throw py::error_already_set();
     const int truth = PyObject_IsTrue(result);
@@ -443,14 +515,21 @@ class Library {
   }
 
   static constexpr int kMaxKeys = 16;
+  static constexpr int32_t kCpu = 1, kCuda = 2;  // of DLPack
+  static constexpr int32_t kCudaOfTorch = 1;
 
   const Exchange* exchange_ = nullptr;
   Questions questions_;
   uint16_t keys_[kMaxKeys];
   int key_count_ = 0;
   size_t content_ = 0;
-  py::handle type_, parameter_type_, is_negated_, empty_like_, increment_, forward_mode_,
+  std::atomic<PyObject*> type_{nullptr};
+  py::handle parameter_type_, is_negated_, empty_like_, increment_, forward_mode_,
       registered_, kernels_;
+  py::handle gpu_kernels_;
+  const Runners* runners_ = nullptr;
+  std::atomic<uint64_t> gpus_{0};  // a bit for each that is in use
+  std::atomic<bool> stands_in_{false};
   py::handle float32_, requires_grad_, version_, current_level_, new_empty_, names_of_new_;
 };
 

@@ -56,6 +56,7 @@ STABLE_TORCH_LIBRARY(posenc_native, m) {
   define_norm_rotary(m);
   define_relative(m);
   define_phases(m);
+  define_runners(m);
   m.def("current_target() -> str");
   m.def("set_target(str name) -> bool");
   m.def("cuda_architectures() -> str");
@@ -76,6 +77,7 @@ STABLE_TORCH_LIBRARY_IMPL(posenc_native, CUDA, m) { posenc::operators::implement
 STABLE_TORCH_LIBRARY_IMPL(posenc_native, CompositeExplicitAutograd, m) {
   using namespace posenc::operators;
   implement_turns_anywhere(m);
+  implement_runners(m);
   m.impl("current_target", TORCH_BOX(&current_target));
   m.impl("set_target", TORCH_BOX(&set_target));
   m.impl("cuda_architectures", TORCH_BOX(&cuda_architectures));

@@ -26,4 +26,8 @@ void implement_phases_on_cpu(Library& m);
 void implement_turns_on_cpu(Library& m);
 void implement_turns_anywhere(Library& m);
 
+// Where the kernels are, for calls that do without the dispatcher: bindings/runners.h.
+void define_runners(Library& m);
+void implement_runners(Library& m);
+
 }  // namespace posenc::operators

@@ -14,7 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "bindings/torch/huge_pages.h"
+#include "bindings/huge_pages.h"
+#include "bindings/runners.h"
 #include "core/view.h"
 
 namespace posenc::operators {
@@ -59,6 +60,7 @@ struct Device {
   int32_t type = aoti_torch_device_type_cpu(), index = 0;
 
   Device() = default;
+  explicit Device(Place place) : type(place.type), index(place.index) {}
   explicit Device(const Tensor& tensor) {
     TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(tensor.get(), &type));
     TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(tensor.get(), &index));
@@ -80,6 +82,7 @@ struct Call {
   Device device;
 
   Call(const char* name, const Tensor& first) : function(name), device(first) {}
+  Call(const char* name, const Device& where) : function(name), device(where) {}
 
   Array describe(const char* name, const Tensor& tensor) const {
     if (const Device other(tensor); other != device) {

@@ -90,7 +90,7 @@ class Rotary(Verbs):
         (5, 32)
     """
 
-    __slots__ = ("_elsewhere", "_given", "_remembered", "_tensors", "axis_map", "base", "head_dim",
+    __slots__ = ("_elsewhere", "_given", "_native", "_tensors", "axis_map", "base", "head_dim",
                  "inv_freq", "layout", "pairing", "rotary_start", "scale", "scaling")  # fmt: skip
 
     head_dim: int
@@ -173,17 +173,17 @@ class Rotary(Verbs):
             },
             "_tensors": None,
             "_elsewhere": {},
-            "_remembered": None,
+            "_native": None,
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
         if late.torch_is_there():
             self._make_tensors()
-        if backend.native is not None and axis_map is None and not late.is_compiling()():
-            remembered = backend.native.remember_rotation(
-                inv_freq, self.pairing, rotary_start, attention_factor, head_dim
+        if backend.native is not None and not late.is_compiling()():
+            described = backend.native.describe_rotation(
+                inv_freq, axes, self.pairing, self.rotary_start, attention_factor, layout, head_dim
             )
-            object.__setattr__(self, "_remembered", remembered)
+            object.__setattr__(self, "_native", described)
 
     @classmethod
     def from_config(
@@ -413,6 +413,10 @@ class Rotary(Verbs):
         if whole:  # lists are written in full, tuples are abbreviated
             values = {n: list(v) if isinstance(v, tuple) else v for n, v in values.items()}
         return call_arguments(Rotary, **values)
+
+
+if backend.native is not None:
+    backend.native.use_rotary(Rotary)
 
 
 def _explicit_frequencies(inv_freq: npt.ArrayLike) -> npt.NDArray[np.float64]:

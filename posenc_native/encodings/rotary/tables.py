@@ -92,15 +92,15 @@ def rotary_tables(
         refuse(rotary_tables, positions, inv_freq, more, **unknown)
     function = "rotary_tables"
     refuse_missing(rotary_tables, positions, inv_freq)
+    tables = backend.door.rotary_tables(positions, inv_freq, axis_map, scale, dtype)
+    if tables is not NotImplemented:
+        return tables  # type: ignore[no-any-return]
     rope = description_in(inv_freq)
     if rope is not None:
         check_none_beside(function, rope, {"axis_map": axis_map, "scale": scale})
         (inv_freq, axis_map), scale = rope._of(positions), rope.scale
     if scale is None:
         scale = 1.0
-    tables = backend.door.rotary_tables(positions, inv_freq, axis_map, scale, dtype)
-    if tables is not NotImplemented:
-        return tables  # type: ignore[no-any-return]
     if axis_map is not None and isinstance(positions, (int, np.integer)):
         arguments.wrong_value(function, "positions", "shape [A, ...] with axis_map", "a count")
     if (

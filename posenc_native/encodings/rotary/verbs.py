@@ -17,10 +17,11 @@ from posenc_native.core.calls.suggestions.vocabulary import (
     takes_words,
 )
 from posenc_native.encodings.rotary.append import rotary_append
+from posenc_native.encodings.rotary.apply import apply_rotary
 from posenc_native.encodings.rotary.norm import norm_rotary_qk
 from posenc_native.engines import backend, late
 from posenc_native.engines.rotations import Call, outs_of, run
-from posenc_native.engines.verbs import APPLY_ROTARY, APPLY_ROTARY_QK
+from posenc_native.engines.verbs import APPLY_ROTARY_QK
 
 if TYPE_CHECKING:
     import torch
@@ -59,9 +60,9 @@ class Verbs:
     pairing: Pairing
     rotary_start: int
     scale: float
-    # Handles calls like recent ones with as few checks as a bound rotation; None without native
-    # code.
-    _remembered: Any
+    # The description as the door reads it, which also handles calls like recent ones with as few
+    # checks as a bound rotation; None without native code.
+    _native: Any
 
     def __rotary__(self) -> Any:
         """The object itself, which replaces frequencies in calls (core/calls/descriptions.py)."""
@@ -131,21 +132,15 @@ class Verbs:
         if unknown or more is not MISSING:
             refuse(Verbs.__call__, self, q, k, positions, more, **unknown)
         if not contiguous:
-            place = self.layout if layout is None else layout
-            rotated = backend.door.call_bound(
-                self._remembered, q, k, positions, place, inverse, inplace
-            )
-            if rotated is not NotImplemented:
-                return rotated  # type: ignore[no-any-return]
-            rotated = backend.door.rotate_heads(
-                q, k, positions, self.inv_freq, place, self.pairing, self.rotary_start,
-                self.axis_map, self.scale, inverse, None, None, "same", self.head_dim, inplace,
+            rotated = backend.door.apply_rotary_qk(
+                q, k, positions, self, layout, None, None, None, None, inverse, None, None, "same",
+                inplace,
             )  # fmt: skip
             if rotated is not NotImplemented:
                 return rotated  # type: ignore[no-any-return]
         if k is MISSING:
             refuse(Verbs.__call__, self, q, k)
-        rotation = self._rotation(positions, layout, inverse)
+        rotation = Rotation(positions, self, layout, None, None, None, None, inverse)
         call = Call(APPLY_ROTARY_QK, (q, k), rotation, outs_of(inplace, q, k))
         return run(call, contiguous)  # type: ignore[no-any-return]
 
@@ -167,8 +162,9 @@ class Verbs:
         out: Any = None,
     ) -> Any:
         """Rotate one array or tensor: `apply_rotary` with this description."""
-        rotation = self._rotation(positions, layout, inverse)
-        return run(Call(APPLY_ROTARY, (x,), rotation, None if out is None else (out,)), contiguous)
+        return apply_rotary(
+            x, positions, self, layout=layout, inverse=inverse, contiguous=contiguous, out=out
+        )
 
     @overload
     def norm(self, q: TensorLike, k: TensorLike, positions: Numbers | None = ...,
@@ -286,9 +282,6 @@ class Verbs:
             )  # fmt: skip
         options = {"layout": layout, "inverse": inverse, "inplace": inplace}
         return BoundRotary(self, native, options)
-
-    def _rotation(self, positions: Any, layout: str | None, inverse: bool) -> Rotation:
-        return Rotation(positions, self, layout, None, None, None, None, inverse)
 
 
 class BoundRotary:

@@ -11,6 +11,8 @@ import warnings
 
 import torch
 
+from posenc_native.engines import backend
+
 _ops = torch.ops.posenc_native
 
 _usable: dict[int, bool] = {}
@@ -48,6 +50,8 @@ def usable(device: int) -> bool:
     if known is None:
         text = problem(device)
         known = _usable[device] = not text
+        if known and backend.native is not None:
+            backend.native.use_gpu(device)  # the fast path takes its tensors from now on
         if text:
             warnings.warn(
                 f"posenc_native: the CUDA kernels cannot run on cuda:{device}: {text}. Tensors "

@@ -29,7 +29,7 @@ from torch.autograd import forward_ad
 from posenc_native.engines import backend
 from posenc_native.engines.verbs import OPERATORS
 
-from .library import LIBRARY
+from .library import LIBRARY, ops
 
 # The public function calls this one and takes one and a half times as long.
 increment_version = getattr(torch._C, "_increment_version", torch.autograd.graph.increment_version)
@@ -70,15 +70,25 @@ _FOLLOWERS = (
     "FuncTorchVmapMode",
     "TESTING_ONLY_GenericMode",
 )
-# Dispatch keys at which a call on plain CPU tensors may stop. Fallbacks for all operators need no
-# check: torch has its own there, and accepts no second one.
-_STOPS = ("CPU", "AutogradCPU", "Autograd", "ADInplaceOrView", "BackendSelect", "AutocastCPU")
 
 
-def _kernels(name: str) -> tuple[tuple[str, ...], ...]:
-    """The names of kernels that could replace those of an operator: new, in place, to `out`."""
+def _stops(device: str) -> tuple[str, ...]:
+    """Dispatch keys at which a call on plain tensors may stop.
+
+    Fallbacks for all operators need no check: torch has its own there, and accepts no second one.
+    """
+    of_device = device, f"Autograd{device}", f"Autocast{device}"
+    return (*of_device, "Autograd", "ADInplaceOrView", "BackendSelect")
+
+
+def _kernels(device: str) -> tuple[tuple[tuple[str, ...], ...], ...]:
+    """The names of kernels that could replace those of the operators: new, in place, to `out`."""
     return tuple(
-        tuple(f"posenc_native/{name}{form}/{stop}" for stop in _STOPS) for form in ("", "_", "_out")
+        tuple(
+            tuple(f"posenc_native/{name}{form}/{stop}" for stop in _stops(device))
+            for form in ("", "_", "_out")
+        )
+        for name in OPERATORS
     )
 
 
@@ -101,11 +111,11 @@ def _reads_tensors(module: Any) -> bool:
             addresses.append(_address(libraries, name))
         except AttributeError:
             addresses.append(0)
-    kernels = tuple(_kernels(name) for name in OPERATORS)
     return bool(
         module.use_tensors(
             torch.empty(0), torch.nn.Parameter, torch.empty_like, torch.float32,
-            increment_version, tuple(addresses), tuple(keys), vars(forward_ad), registered, kernels,
+            increment_version, tuple(addresses), tuple(keys), vars(forward_ad), registered,
+            _kernels("CPU"), _kernels("CUDA"), ops.runners(),
         )
     )  # fmt: skip
 

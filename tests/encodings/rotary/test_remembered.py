@@ -1,7 +1,7 @@
 """Calls of one `Rotary` that follow each other: what it remembers of the last ones changes nothing.
 
-`Rotary.__call__` binds itself to calls that are alike (csrc/bindings/numpy/bound_rotary.cc). Each
-call here is compared with that of a `Rotary` that has had none.
+A `Rotary` binds itself to calls that are alike (csrc/bindings/numpy/bound_rotary.cc). Each call
+here is compared with that of a `Rotary` that has had none.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ def drawn(rng: np.random.Generator) -> Callable[[pn.Rotary], Any]:
         "inverse": bool(rng.choice([False, False, True])),
         "inplace": bool(rng.choice([False, True])),
     }
+    of_function = bool(rng.choice([False, True]))
     positions: Any = (7, np.arange(tokens) * 5, np.arange(tokens)[None] + 2, None)[rng.integers(4)]
 
     def shape(n: int) -> tuple[int, ...]:
@@ -45,7 +46,10 @@ def drawn(rng: np.random.Generator) -> Callable[[pn.Rotary], Any]:
     def call(rope: pn.Rotary) -> Any:
         q, k = heads(shape(count), dtype, 1), heads(shape(2), dtype, 2)
         try:
-            rotated = rope(q, k, positions, **options)
+            if of_function:
+                rotated = pn.apply_rotary_qk(q, k, positions, rope, **options)
+            else:
+                rotated = rope(q, k, positions, **options)
         except (ValueError, TypeError) as error:
             return str(error), q, k
         assert (rotated[0] is q) == options["inplace"]

@@ -6,12 +6,15 @@ test_followers.py has the list.
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import torch_cases  # noqa: E402
+from interpreters import python  # noqa: E402
 from torch.autograd import forward_ad  # noqa: E402
 from torch_cases import FLOATS, assert_same_bits, dtype_id, random  # noqa: E402
 
@@ -214,11 +217,36 @@ def test_tensors_whose_memory_is_not_their_value_are_left_to_the_operator():
     assert not rotated.any()
 
 
-def test_large_calls_have_the_threads_of_torch(asked):
+LARGE = """
+import os
+import torch
+import posenc_native as pn
+
+torch.set_num_threads(3)
+x, threads = torch.empty(1, 4, 1024, 256), lambda: len(os.listdir("/proc/self/task"))
+pn.apply_rotary(x[..., :8, :], None, torch.ones(128), out=x[..., :8, :])
+before = threads()
+pn.apply_rotary(x, None, torch.ones(128), out=x)
+print(threads() - before)
+"""
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="runs on Linux")
+def test_large_calls_have_the_threads_of_torch():
+    # torch starts them with the first work for several, and keeps them.
+    program = python(LARGE)
+    assert program.returncode == 0, program.stderr
+    assert program.stdout.strip() == "2"
+
+
+def test_large_calls_do_without_the_dispatcher(asked):
     x = torch.ones(1, 4, 1024, 256)
-    pn.apply_rotary(x, None, torch.ones(128))
+    expected = pn.apply_rotary(x[:, :, -1:], 1023, torch.ones(128))
+    rotated = pn.apply_rotary(x, None, torch.ones(128))
     pn.apply_rotary(x, None, torch.ones(128), out=x)
-    assert asked == [NotImplemented] * 3  # of a new tensor again, before the operator is called
+    assert not any(answer is NotImplemented for answer in asked)
+    assert torch.equal(rotated, x)
+    assert torch.equal(x[:, :, -1:], expected)
 
 
 @pytest.mark.parametrize(
