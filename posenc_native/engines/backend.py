@@ -49,7 +49,7 @@ def _not_mine(*arguments: Any) -> Any:
 
 
 # The fast path that public functions try first (csrc/bindings/numpy/door.h). It takes plain arrays
-# and small plain tensors, and returns NotImplemented for other calls. Closed unless native code
+# and plain tensors, and returns NotImplemented for other calls. Closed unless native code
 # runs.
 door: Any = ClosedDoor()
 

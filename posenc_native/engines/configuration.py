@@ -71,18 +71,18 @@ def _operators_in_use() -> dict[str, str]:
     except (ImportError, OSError) as error:  # torch is missing or too old
         return {"CUDA kernels": f"not in use: {error}"}
 
-    from .torch import cuda, small
+    from .torch import cuda, door
 
     slowly = "through torch's dispatcher: this version of torch is unknown"
-    said = "read directly" if small.DOOR_IS_OPEN else slowly
-    return {"small calls (torch)": said, **cuda.configuration()}
+    said = "read directly" if door.IS_OPEN else slowly
+    return {"calls (torch)": said, **cuda.configuration()}
 
 
 def _operators_unasked() -> dict[str, str]:
     if torch_library() is None:
         return {"CUDA kernels": "not built"}
     return dict.fromkeys(
-        ("small calls (torch)", "CUDA kernels"), "unknown (torch not imported; use --check)"
+        ("calls (torch)", "CUDA kernels"), "unknown (torch not imported; use --check)"
     )
 
 

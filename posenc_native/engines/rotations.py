@@ -1,6 +1,6 @@
 """The general path of the rotary functions: calls that the fast path (`door`) did not take.
 
-    function ──► door (csrc/bindings/numpy/door.h)      plain arrays, small plain tensors
+    function ──► door (csrc/bindings/numpy/door.h)      plain arrays and tensors
       └────► run: a Rotary ──► q or k alone ──► pairs ─┬─► arrays ──► native | plain
                                                        └─► tensors ──► operators | plain | parts
 

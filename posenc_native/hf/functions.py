@@ -167,7 +167,7 @@ def rotary_function(
 def settled_rotations(
     uses: dict[int, TablesInUse], dim: Any, heads: int, inplace: bool, norms: bool = False
 ) -> tuple[Callable[..., Any], ...]:
-    """Native calls for plain small tensors on the CPU, in the usual order of arguments.
+    """Native calls for plain tensors, in the usual order of arguments.
 
     Everything that is the same in every layer and step is determined here. Each call returns
     NotImplemented for unsupported arguments, before it writes anything.

@@ -77,6 +77,14 @@ def kernel_device(request):
 
 
 @contextlib.contextmanager
+def without_the_door():
+    """Inside, the general path takes every call, with the operators."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backend, "door", backend.ClosedDoor())
+        yield
+
+
+@contextlib.contextmanager
 def plain_operations():
     """Inside, plain torch operations compute tensors."""
     before = "native" if backend.implementation is backend.native else "reference"

@@ -1,5 +1,5 @@
 // The fast path ("door"): the functions that public Python functions try first, with their original
-// arguments. It takes plain arrays, and small plain tensors without torch's dispatcher. For all
+// arguments. It takes plain arrays, and plain tensors without torch's dispatcher. For all
 // other calls it returns NotImplemented before anything has been written. The caller then takes the
 // general path, which converts arguments, selects the engine and makes the errors. "Not mine" is a
 // value, since a C++ exception takes longer than the rotation of a token.

@@ -1,4 +1,4 @@
-// What stands before attention, of NumPy arrays and, at the door, of small tensors. Options come by
+// What stands before attention, of NumPy arrays and, at the door, of tensors. Options come by
 // position and are read by the one declaration of them, NormRotaryOptions::for_each.
 
 #include "core/norm_rotary.h"

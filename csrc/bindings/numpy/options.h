@@ -1,5 +1,5 @@
 // The arguments of a call whose options the core declares with a for_each: NumPy arrays or, on the
-// fast path (door.h), small tensors. Options come by position; None stands for the default.
+// fast path (door.h), tensors. Options come by position; None stands for the default.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // Biases by distance and look-ups by distance: on NumPy arrays, with lengths and entries that the
-// caller has found, and at the door, where small tensors come too and arguments are the public
+// caller has found, and at the door, where tensors come too and arguments are the public
 // ones.
 
 #include <pybind11/stl.h>

@@ -1,4 +1,4 @@
-// Biases by distance and look-ups by distance at the door: plain arrays and small plain tensors,
+// Biases by distance and look-ups by distance at the door: plain arrays and tensors,
 // with the arguments of the public functions.
 
 #include <algorithm>

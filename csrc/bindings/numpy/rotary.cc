@@ -1,4 +1,4 @@
-// Rotations of NumPy arrays and, at the door, of small tensors. Options come by position and are
+// Rotations of NumPy arrays and, at the door, of tensors. Options come by position and are
 // read by the one declaration of them, RotaryOptions::for_each.
 
 #include "core/rotary.h"

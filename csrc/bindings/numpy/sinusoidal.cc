@@ -1,4 +1,4 @@
-// Tables of sines and cosines on NumPy arrays and, at the door, on small tensors: sinusoidal
+// Tables of sines and cosines on NumPy arrays and, at the door, on tensors: sinusoidal
 // encodings, and the tables of rotary.
 
 #include "core/sinusoidal.h"

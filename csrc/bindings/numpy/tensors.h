@@ -59,7 +59,7 @@ struct Exchange {
 
 // --- Questions to torch
 
-// Functions of torch's libraries, which the package has looked up by their names (small.py says
+// Functions of torch's libraries, which the package has looked up by their names (door.py says
 // which): what takes a Python function 40 nanoseconds they answer in one or two.
 struct Questions {
   bool (*has_callbacks)() = nullptr;  // of profilers and observers, here or on all threads

@@ -1,6 +1,6 @@
 """Operations on torch tensors: native operators, or plain torch operations (engines/plain).
 
-    small       small CPU calls: the NumPy module reads the tensors, bypassing the dispatcher
+    door        calls on plain tensors: the NumPy module reads them, bypassing the dispatcher
     library     the operators, CPU and CUDA; gradients/ differentiates them
     turns       exact frequencies for engines/plain, which computes on other devices, under
                 torch.func and after set_backend("reference")
@@ -21,9 +21,9 @@ from posenc_native.engines import verbs
 from posenc_native.engines.verbs import RotaryVerb, Verb
 
 from . import batching, fakes, library, norm_rotary, relative, rotary, sinusoids
+from .door import is_dynamo_compiling
 from .inputs import diagonals_tensor
 from .sharded.taken_apart import sharded, taken_apart
-from .small import is_dynamo_compiling
 
 __all__ = [
     "Tensor",

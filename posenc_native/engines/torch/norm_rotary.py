@@ -18,6 +18,7 @@ from posenc_native.engines.following import angles_followed, needs_grad, transfo
 from posenc_native.engines.plain import norm_rotary as plain
 from posenc_native.engines.verbs import ROTARY_APPEND, Outs
 
+from .door import increment_version
 from .gradients import norm_rotary as gradients
 from .inputs import composable, from_array, of_schema, same_device
 from .library import call, forms_of, operators_take
@@ -33,7 +34,6 @@ from .results import (
     same_view,
 )
 from .rotary import angle_tensors, read_rotation
-from .small import increment_version
 from .turns import frequency_turns
 
 

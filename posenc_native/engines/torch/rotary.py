@@ -18,6 +18,7 @@ from posenc_native.engines.plain import rotary as plain_rotary
 from posenc_native.engines.verbs import Outs
 
 from . import cuda
+from .door import increment_version
 from .gradients import angles as angle_gradients
 from .gradients import rotary as rotary_gradients
 from .gradients.functions import Differentiable, one_tensor
@@ -32,7 +33,6 @@ from .inputs import (
 )
 from .library import call, operators_in_use, operators_take, ops, raise_ours
 from .results import check_output, copy_out, no_output_for_gradient, pair_results
-from .small import increment_version
 from .turns import frequency_turns
 
 

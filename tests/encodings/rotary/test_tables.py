@@ -84,11 +84,11 @@ OPTIONS = {
 @pytest.mark.usefixtures("no_general_path")
 @pytest.mark.parametrize("name", OPTIONS)
 @each_verb
-def test_arrays_and_small_tensors_take_the_fast_path(verb, name):
+def test_arrays_and_tensors_take_the_fast_path(verb, name):
     rotated(verb, None, OPTIONS[name])
     torch = pytest.importorskip("torch")
-    small = pytest.importorskip("posenc_native.engines.torch.small")
-    if small.DOOR_IS_OPEN:
+    door = pytest.importorskip("posenc_native.engines.torch.door")
+    if door.IS_OPEN:
         as_tensors = (
             torch.from_numpy(x) if isinstance(x, np.ndarray) else x for x in OPTIONS[name]
         )

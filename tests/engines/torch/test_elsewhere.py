@@ -19,11 +19,11 @@ from many_calls import calls_of_tensors  # noqa: E402
 
 import posenc_native as pn  # noqa: E402
 from posenc_native.engines import backend  # noqa: E402
-from posenc_native.engines.torch import small  # noqa: E402
+from posenc_native.engines.torch import door  # noqa: E402
 
 pytestmark = [
     torch_cases.needs_operators,
-    pytest.mark.skipif(not small.DOOR_IS_OPEN, reason="this torch does not exchange tensors"),
+    pytest.mark.skipif(not door.IS_OPEN, reason="this torch does not exchange tensors"),
 ]
 ROPE = pn.Rotary(16, axis_map=[0, 1] * 4)
 

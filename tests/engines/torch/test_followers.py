@@ -1,4 +1,4 @@
-"""Whatever can follow torch follows small calls as it follows the operators that these bypass.
+"""Whatever can follow torch follows calls of the door as it follows the operators.
 
 A call is made twice: as it comes, and with the operator forced. Results, flags, versions and errors
 must be the same. Each case says whether the small path is taken, so that a change in torch shows.
@@ -22,7 +22,7 @@ from torch.autograd import forward_ad  # noqa: E402
 from torch_cases import bits, random  # noqa: E402
 
 import posenc_native as pn  # noqa: E402
-from posenc_native.engines.torch import small  # noqa: E402
+from posenc_native.engines.torch import door  # noqa: E402
 
 pytestmark = [
     torch_cases.needs_operators,
@@ -39,8 +39,8 @@ DIAGONALS, INDEX = random((2, 10), seed=2), torch.arange(10) % 4
 
 # As a patched model binds the rotation of its layers; tables of two axes.
 BOUND, BOUND_IN_PLACE = (
-    small.backend.native
-    and small.backend.native.bind_tables(
+    door.backend.native
+    and door.backend.native.bind_tables(
         2, "bhsd", 1 << 2, 4, 8, False, "half", False, "same", inplace, False
     )
     for inplace in (False, True)
@@ -158,7 +158,7 @@ def both_ways(run, call, make=qk):
 
 
 def test_the_small_path_is_there():
-    assert small.DOOR_IS_OPEN
+    assert door.IS_OPEN
     assert pn.engines.backend.door is pn.engines.backend.native.door
 
 
@@ -522,7 +522,7 @@ def test_inference_mode():
 
 
 def test_a_kernel_past_torch_library_is_not_seen():
-    # Python cannot ask for it, and C++ registers so: small.py says so. Where this fails, torch has
+    # Python cannot ask for it, and C++ registers so: door.py says so. Where this fails, torch has
     # learned to tell, or a small call has.
     run = inside(Followed(kernel_past_torch_library, True))
     at_once, by_operator, taken = both_ways(run, NEW)

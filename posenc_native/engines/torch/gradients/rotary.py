@@ -50,7 +50,7 @@ class Turn(Differentiable):
         return super().followed(*args)
 
     def forward(self, *args: Any) -> Any:
-        """The results without autograd; a small call bypasses torch's dispatcher."""
+        """The results without autograd; the door bypasses torch's dispatcher."""
         options = from_flat(args[self.inputs :], True) if self.tables else args[self.inputs :]
         to = None if self.alone is None else False
         rotated = self.verb.door(*args[: self.inputs], *options, to)

@@ -12,8 +12,8 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from posenc_native.core.calls.arguments import wrong_type, wrong_value
 from posenc_native.engines.following import needs_grad
+from posenc_native.engines.torch.door import increment_version
 from posenc_native.engines.torch.results import no_output_for_gradient
-from posenc_native.engines.torch.small import increment_version
 
 from .errors import NotThePart
 

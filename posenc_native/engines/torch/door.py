@@ -1,13 +1,16 @@
-"""Small calls skip torch's dispatcher: the fast path (`door`) reads the tensors.
+"""Calls on plain tensors skip torch's dispatcher: the fast path (`door`) reads the tensors.
 
-The dispatcher takes longer than a small call. For small calls, the fast path
-(csrc/bindings/numpy/door.h) therefore does the work of the operator, with the same bits.
+The dispatcher, and the Python before it, take longer than a small call and as long as a GPU needs
+for a large one. The fast path (csrc/bindings/numpy/door.h) therefore does the work of the operator,
+with the same bits: small calls by itself, large ones with torch's threads, and those of a GPU with
+its kernels (csrc/bindings/runners.h). The general path takes the first call on a GPU, to find out
+whether the kernels run there.
 
 It returns NotImplemented, and the general path calls the operator, if something on this thread
 tracks operators: autograd, forward mode, torch.func, a mode, anything that traces, counts or
 profiles operators, or a kernel with which torch.library has replaced ours. It also does so for
-tensors that are not plain CPU tensors, for freed storages, for writes to inference tensors outside
-inference mode, and for calls that are worth several threads.
+tensors that are not plain, or are on several devices, for freed storages, for writes to inference
+tensors outside inference mode, and for arrays and lists beside tensors of a GPU.
 
 It cannot detect, and therefore bypasses:
 
@@ -139,4 +142,4 @@ def _trace_past(function: Any) -> None:
 
 
 # Whether the fast path takes tensors, for which torch must have the exchange API of DLPack 1.3.
-DOOR_IS_OPEN = _open_door(backend.native)
+IS_OPEN = _open_door(backend.native)

@@ -1,4 +1,4 @@
-"""Small rotations of tensors go to the NumPy module, past torch's dispatcher.
+"""Calls on plain tensors go to the NumPy module, past torch's dispatcher.
 
 The results are the same. Calls do not go there if something follows what operators do:
 test_followers.py has the list.
@@ -21,12 +21,12 @@ from torch_cases import FLOATS, assert_same_bits, dtype_id, random  # noqa: E402
 import posenc_native as pn  # noqa: E402
 from posenc_native.core.calls.rotation import Rotation  # noqa: E402
 from posenc_native.engines import configuration  # noqa: E402
-from posenc_native.engines.torch import small  # noqa: E402
+from posenc_native.engines.torch import door  # noqa: E402
 from posenc_native.engines.torch.gradients import rotary as rotary_gradients  # noqa: E402
 
 pytestmark = [
     torch_cases.needs_operators,
-    pytest.mark.skipif(not small.DOOR_IS_OPEN, reason="this torch does not exchange tensors"),
+    pytest.mark.skipif(not door.IS_OPEN, reason="this torch does not exchange tensors"),
 ]
 each_dtype = pytest.mark.parametrize("dtype", FLOATS, ids=dtype_id)
 INV_FREQ = torch.tensor([1.0, 0.1, 0.01, 0.001])
@@ -127,8 +127,7 @@ def test_tables_and_distances_have_the_bits_of_the_operator(name, dtype, asked):
 
 
 def by_operator(call, *tensors):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pn.engines.backend, "door", pn.engines.backend.ClosedDoor())
+    with torch_cases.without_the_door():
         return call(*tensors)
 
 
@@ -162,7 +161,7 @@ def test_bits_and_strides_are_those_of_the_operator(case, dtype, asked):
 
 
 @each_call
-def test_small_calls_do_without_the_operator(call, asked):
+def test_calls_do_without_the_operator(call, asked):
     for mode in (torch.inference_mode, torch.no_grad, torch.enable_grad):
         with mode():
             call(*qk())
@@ -304,9 +303,9 @@ def test_the_autograd_functions_keep_the_operator():
         assert_same_bits(one, other)
 
 
-def test_the_configuration_says_whether_small_calls_are_read(monkeypatch):
-    said = configuration.configuration()["small calls (torch)"]
+def test_the_configuration_says_whether_calls_are_read(monkeypatch):
+    said = configuration.configuration()["calls (torch)"]
     assert said == "read directly"
-    monkeypatch.setattr(small, "DOOR_IS_OPEN", False)
-    said = configuration.configuration()["small calls (torch)"]
+    monkeypatch.setattr(door, "IS_OPEN", False)
+    said = configuration.configuration()["calls (torch)"]
     assert said.startswith("through torch's dispatcher")
