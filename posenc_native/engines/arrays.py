@@ -25,7 +25,7 @@ AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 
 def any_dtensor(*values: Any) -> bool:
-    """Whether one of the values is a DTensor."""
+    """Whether any value is a DTensor."""
     if "torch.distributed.tensor" not in sys.modules:  # without this import there is no DTensor
         return False
     return any(type(value).__name__ == "DTensor" for value in values)
@@ -109,10 +109,10 @@ class Arrays:
     def one(self, argument: str, value: Any) -> Any:
         """The magnitude of a parameter with a single number, float64 []."""
         if arguments.is_array(value):
-            given = self.parameter(argument, value)
-            if tuple(given.shape) not in ((), (1,)):
-                wrong_value(self.function, argument, "one number", f"shape {list(given.shape)}")
-            return abs(given.reshape(()))
+            parameter = self.parameter(argument, value)
+            if tuple(parameter.shape) not in ((), (1,)):
+                wrong_value(self.function, argument, "one number", f"shape {list(parameter.shape)}")
+            return abs(parameter.reshape(()))
         number = arguments.positive_number(self.function, argument, value)
         if self.is_torch:
             return self._beside(self.xp.full((), number, dtype=self.float64, device=self.device))
@@ -132,15 +132,15 @@ class Arrays:
         return self.wide(self.positions(argument, value))
 
     def integers(self, argument: str, value: Any, dtypes: tuple[str, ...]) -> Any:
-        """An argument with one of these dtypes as int64; larger values become the largest int64."""
-        given = self._read(argument, value, dtypes)
-        wide = self._cast(given, self.int64)
-        if arguments.dtype_name(given.dtype) == "uint64":
+        """An argument of these dtypes as int64; larger values become the largest int64."""
+        integers = self._read(argument, value, dtypes)
+        wide = self._cast(integers, self.int64)
+        if arguments.dtype_name(integers.dtype) == "uint64":
             wide = self.xp.where(wide < 0, 2**63 - 1, wide)
         return wide
 
     def broadcast(self, *values: Any) -> Any:
-        """Values broadcast to one shape."""
+        """Values broadcast to a common shape."""
         if self.is_torch:
             return self.xp.broadcast_tensors(*values)
         return np.broadcast_arrays(*values)
@@ -239,7 +239,7 @@ class Arrays:
             return values.astype(dtype)
 
     def _beside(self, tensor: Any) -> Any:
-        """A tensor beside DTensors, marked for torch as the same on each rank."""
+        """A tensor beside DTensors, marked for torch as the same on every rank."""
         if self._mesh is None:
             return tensor
         from .torch.sharded.cut import summed
@@ -259,7 +259,7 @@ class Arrays:
         return self._beside(self.xp.tensor(array, device=self.device))
 
     def _common_device(self, tensors: dict[str, Any], device: Any) -> Any:
-        """The common device of all tensors and the given one, if any; "cuda" is any GPU."""
+        """The common device of all tensors and the requested device, if any; "cuda" is any GPU."""
         for argument, tensor in tensors.items():
             here = tensor.device
             if device is None or (device.index is None and device.type == here.type):

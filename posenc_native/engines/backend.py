@@ -79,7 +79,7 @@ def set_backend(name: str) -> None:
 
 
 def use(module: ModuleType) -> None:
-    """Use the functions of a module, and its fast path (`door`) if it has one."""
+    """Use the functions of a module, and its fast path (`door`), if any."""
     global door, implementation
     implementation, door = module, getattr(module, "door", ClosedDoor())
 
@@ -132,7 +132,7 @@ def torch_library() -> Path | None:
 
 
 def _default_threads() -> int:
-    # OpenMP allows a list, one number for each level of nesting.
+    # OpenMP allows a list with a number per level of nesting.
     first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     if first.isascii() and first.isdigit() and len(first) < 10 and int(first) > 0:
         return int(first)

@@ -8,7 +8,7 @@ from . import backend
 from .backend import get_num_threads, native, torch_library
 from .late import torch_operations
 
-# Packages that parts of this one use if they are installed, besides torch.
+# Optional packages, besides torch.
 _OPTIONAL = ("transformers", "matplotlib", "ml_dtypes", "rich", "rich-argparse", "safetensors",
              "gguf", "pyyaml", "shtab")  # fmt: skip
 

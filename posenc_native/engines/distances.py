@@ -1,6 +1,6 @@
 """The entry of the diagonals, or the column of a table, for the distance of a query and a key.
 
-Calls of all engines contain the fields of these records, one after another.
+Calls of all engines contain the fields of these records in sequence.
 """
 
 from __future__ import annotations

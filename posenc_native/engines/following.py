@@ -28,7 +28,7 @@ def forward_mode() -> bool:
     """Whether forward mode is active, including torch.func's; only plain operations support it.
 
     A bare operator would lose tangents. A Function would need a ``jvp``, and torch.compile refuses
-    any Function that has one.
+    any Function with a ``jvp``.
     """
     return forward_ad._current_level >= 0
 
@@ -44,7 +44,7 @@ functorch_active: Callable[[], bool] = getattr(
 
 
 def is_leaf_for_gradient(x: Tensor) -> bool:
-    """Whether x is a leaf that requires a gradient, or a view of one."""
+    """Whether x is a leaf that requires a gradient, or a view of such a leaf."""
     base = x if x._base is None else x._base
     return base.is_leaf and base.requires_grad and torch.is_grad_enabled()
 

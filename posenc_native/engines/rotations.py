@@ -51,7 +51,7 @@ class Call(NamedTuple):
 
     verb: RotaryVerb
     inputs: tuple[Any, ...]  # x; q and k; or q, k and v for an append
-    rotation: Rotation  # None for options that were not given
+    rotation: Rotation  # None for omitted options
     # None for new memory, or a place for each result, which may be the input itself.
     outs: Outs
     compute: tuple[str | None, ...] = ()  # of a norm; None stands for that of tables, or float32
@@ -86,7 +86,7 @@ def to_of(outs: Outs, inputs: tuple[Any, ...]) -> Any:
 
 def run(call: Call, contiguous: bool = False) -> Any:
     """The results of a call from the engine for its inputs; contiguous: copy inputs to C order."""
-    verb, inputs, rotation, outs, *of_norm = call  # one by one: _replace takes a microsecond
+    verb, inputs, rotation, outs, *of_norm = call  # unpacked: _replace takes a microsecond
     function = verb.name
     try:
         rope = description_in(rotation.inv_freq)
@@ -96,12 +96,15 @@ def run(call: Call, contiguous: bool = False) -> Any:
             _check_none_beside_tables(function, rotation, call.compute)
         rotation = _with_defaults(rotation)
         if contiguous:
-            inputs = _in_order(function, inputs, outs)
+            written = outs is not None
+            inputs = tuple(
+                x if x is None else arguments.in_order(function, x, written) for x in inputs
+            )
         if len(inputs) > 1 and (inputs[0] is None or inputs[1] is None):
             alone = _normed_alone if call.norm else _alone
             return alone(Call(verb, inputs, rotation, outs, *of_norm))
         # len: torch.compile cannot follow bool of a named tuple (torch 2.11).
-        rotation = _of_each(function, inputs, rotation, len(call.norm) > 0)
+        rotation = _expanded(function, inputs, rotation, len(call.norm) > 0)
         if late.operations_on(inputs[0]) is not None:
             return verb.tensors(inputs, rotation, outs, *of_norm)
         converted = _as_arrays(Call(verb, inputs, rotation, outs, *of_norm))
@@ -112,12 +115,12 @@ def run(call: Call, contiguous: bool = False) -> Any:
         return outs if len(inputs) > 1 else outs[0]
     except (ValueError, TypeError) as error:
         operands = {n: x for n, x in zip(verb.rotated, inputs, strict=False) if x is not None}
-        given = Cache(*call.cache) if call.cache else None
+        of_cache = Cache(*call.cache) if call.cache else None
         asked = call.rotation
         if arguments.is_count(asked.positions) or type(asked.positions) is list:
-            # An int was expanded along an axis that may be the wrong one; a list became an array.
+            # An int was expanded, perhaps along the wrong axis; a list became an array.
             rotation = rotation._replace(positions=asked.positions)
-        hint_at(error, _with_defaults(rotation), given, **operands)
+        hint_at(error, _with_defaults(rotation), of_cache, **operands)
         raise
 
 
@@ -143,10 +146,10 @@ _OF_TABLES = ("positions", "axis_map", "scale")
 def _check_none_beside_tables(
     function: str, rotation: Rotation, compute: tuple[str | None, ...]
 ) -> None:
-    given = {name: getattr(rotation, name) for name in _OF_TABLES}
+    options = {name: getattr(rotation, name) for name in _OF_TABLES}
     if compute:
-        given["compute"] = compute[0]
-    for name, value in given.items():
+        options["compute"] = compute[0]
+    for name, value in options.items():
         if value is not None and not (name == "scale" and value == 1.0):
             where = "Tables(cos, sin, compute=...)" if name == "compute" else "the tables"
             expected = f"None beside Tables: {where} stand for it"
@@ -161,7 +164,7 @@ def _shown(value: Any) -> str:
 def _described(
     verb: RotaryVerb, inputs: tuple[Any, ...], rotation: Rotation, rope: Any
 ) -> Rotation:
-    """The rotation with all options of the description that was given in place of frequencies."""
+    """The rotation with all options of the description that replaces frequencies."""
     check_none_beside(verb.name, rope, {name: getattr(rotation, name) for name in DESCRIBED})
     for name, x in zip(verb.rotated, inputs, strict=False):
         rope._check_width(verb.name, name, x)
@@ -177,12 +180,7 @@ def _described(
     )  # fmt: skip
 
 
-def _in_order(function: str, inputs: tuple[Any, ...], outs: Any) -> tuple[Any, ...]:
-    written = outs is not None
-    return tuple(x if x is None else arguments.in_order(function, x, written) for x in inputs)
-
-
-def _of_each(function: str, inputs: tuple[Any, ...], rotation: Any, normed: bool) -> Any:
+def _expanded(function: str, inputs: tuple[Any, ...], rotation: Any, normed: bool) -> Any:
     """The rotation with integer positions expanded, and options for k in their own fields."""
     changes: dict[str, Any] = {}
     first = rotation.positions
@@ -204,7 +202,7 @@ def _of_each(function: str, inputs: tuple[Any, ...], rotation: Any, normed: bool
     return rotation._replace(**changes) if changes else rotation
 
 
-# --- One of q and k
+# --- q or k alone
 
 
 def _alone(call: Call) -> tuple[Any, Any]:
@@ -220,9 +218,8 @@ def _alone(call: Call) -> tuple[Any, Any]:
         rotation = rotation._replace(inv_freq=rotation.inv_freq.of_one(i))
     start = k_start if i == 1 and k_start >= 0 else start
     rotation = rotation._replace(rotary_start=start, positions=of_pair(rotation.positions, i))
-    one = Call(APPLY_ROTARY, inputs[i : i + 1], rotation, outs and outs[i : i + 1])
     try:
-        result = run(one)
+        result = run(Call(APPLY_ROTARY, inputs[i : i + 1], rotation, outs and outs[i : i + 1]))
     except (ValueError, TypeError) as error:
         names = {"x": "qk"[i], "out": "qk"[i] if outs and outs[i] is inputs[i] else f"out[{i}]"}
         fault = fault_of(error)
@@ -233,7 +230,7 @@ def _alone(call: Call) -> tuple[Any, Any]:
 
 
 def _normed_alone(call: Call) -> tuple[Any, ...]:
-    """A call with a norm or a cache, without q or k: the missing one is an input without heads."""
+    """A call with a norm or a cache, without q or k: the missing input has no heads."""
     function = call.verb.name
     i = missing_one(*call.inputs[:2])
     if i is None or (i == 1 and call.cache):
@@ -251,15 +248,15 @@ def _normed_alone(call: Call) -> tuple[Any, ...]:
     norm = norm._replace(**{("q_weight", "k_weight")[i]: None})
     outs = call.outs
     if outs is not None:
-        outs = tuple(unused if one is None else one for one in outs)
+        outs = tuple(unused if out is None else out for out in outs)
     try:
         results = run(call._replace(inputs=tuple(inputs), norm=norm, outs=outs))
-    except (ValueError, TypeError) as error:  # about the given input
+    except (ValueError, TypeError) as error:  # about the input that is there
         fault = fault_of(error)
         if fault is not None and fault.argument == "qk"[i]:
             blame(error, argument="qk"[1 - i])
         raise
-    return tuple(None if j == i else one for j, one in enumerate(results))
+    return tuple(None if j == i else result for j, result in enumerate(results))
 
 
 def _by_head(rotation: Any) -> bool:
@@ -318,14 +315,14 @@ def _as_arrays(call: Call) -> Call:
     cache = call.cache
     if cache:
         keys, values = (
-            _writable(function, *one) for one in zip(("keys", "values"), cache, strict=False)
+            _writable(function, name, x) for name, x in zip(("keys", "values"), cache, strict=False)
         )
         cache = (keys, values, arguments.as_integers(function, "slots", cache[2]), *cache[3:])
     if overwrites:
         outs = inputs[: len(outs or ())]
     elif outs is not None:
         names = ["out"] if len(outs) == 1 else [f"out[{i}]" for i in range(len(outs))]
-        outs = tuple(_writable(function, *one) for one in zip(names, outs, strict=True))
+        outs = tuple(_writable(function, name, out) for name, out in zip(names, outs, strict=True))
     return Call(verb, inputs, rotation._replace(**changes), outs, call.compute, norm, cache)
 
 

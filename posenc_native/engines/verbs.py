@@ -39,8 +39,8 @@ class Verb:
 class RotaryVerb(Verb):
     """A rotation. Another operator, `from_tables`, reads tables instead of frequencies.
 
-    door, arrays: take inputs, a rotation, and perhaps compute, a norm and a cache, one by one, and
-    an argument for memory (rotations.to_of). tensors: takes them as groups, and outs.
+    door, arrays: take inputs, a rotation, and perhaps compute, a norm and a cache, field by field,
+    and an argument for memory (rotations.to_of). tensors: takes them as groups, and outs.
     """
 
     rotated: tuple[str, ...] = ("q", "k")  # names of the inputs that are rotated
@@ -50,7 +50,7 @@ class RotaryVerb(Verb):
 
     @property
     def operators(self) -> tuple[str, ...]:
-        """The operator by frequencies, and the one by tables."""
+        """The operators by frequencies and by tables."""
         return self.operator, f"{self.operator}_from_tables"
 
 
@@ -79,12 +79,9 @@ def _append(
 
 
 def _compute_of(rotation: Rotation, compute: Any) -> Any:
-    own = compute[0]
     if by_tables(rotation):
-        own = rotation.inv_freq.compute
-    elif own is None:
-        own = "float32"
-    return own
+        return rotation.inv_freq.compute
+    return "float32" if compute[0] is None else compute[0]
 
 
 APPLY_ROTARY = RotaryVerb(

@@ -22,7 +22,7 @@ from posenc_native.core.frequencies.frequencies import EXACT, TWO_PI, checked_fr
 
 from .numbers import cast, floating, of, readable
 
-# Makes the turns of frequencies: for arrays one of the two functions below, for tensors another.
+# Makes the turns of frequencies: a function below for arrays, or of torch/turns.py for tensors.
 Turns = Callable[..., Any]
 TURN = 2**64
 LOW_HALF = 2**32 - 1

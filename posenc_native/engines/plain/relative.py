@@ -56,10 +56,10 @@ def relative_gather(
     function: str, x: Any, content: Any, k_len: int, columns: Columns, scale: float
 ) -> Any:
     """`posenc_native.relative_gather`."""
-    found = _columns(function, columns, (*x.shape[:-1], k_len), x.shape[-1], x)
+    index = _columns(function, columns, (*x.shape[:-1], k_len), x.shape[-1], x)
     values = real(x)
     nothing = zeros((*x.shape[:-1], 1), values)
-    result = take(of(x).concatenate([values, nothing], -1), found)
+    result = take(of(x).concatenate([values, nothing], -1), index)
     if content is not None:
         result = real(content) + result
     return cast(result * scale, x.dtype)
@@ -67,8 +67,8 @@ def relative_gather(
 
 def relative_scatter(function: str, grad: Any, width: int, columns: Columns, scale: float) -> Any:
     """`posenc_native.relative_scatter`."""
-    found = _columns(function, columns, tuple(grad.shape), width, grad)
-    sums = sums_by(found, wide(grad), width + 1)
+    index = _columns(function, columns, tuple(grad.shape), width, grad)
+    sums = sums_by(index, wide(grad), width + 1)
     return cast(sums[..., :-1] * scale, grad.dtype)
 
 
@@ -112,7 +112,7 @@ def _entries(
 
 
 def _planes(entries: Any, leading: Shape, joined: bool = False) -> Any:
-    """The entries of every plane; with q_offset, its axes come first. joined: as one last axis."""
+    """The entries of every plane; with q_offset, its axes come first. joined: as a last axis."""
     matrix = entries.shape[-2:]
     shape = (*entries.shape[:-2], *(1,) * (len(leading) + 2 - entries.ndim))
     last = (math.prod(matrix),) if joined else tuple(matrix)
@@ -138,7 +138,7 @@ def _columns(function: str, columns: Columns, shape: Shape, width: int, like: An
         arguments.check_offset_shape(function, tuple(q_offset.shape), tuple(leading))
         q_offset = whole(q_offset)
         entries = entries - q_offset[..., None, None]
-    found = entries
+    column = entries
     if index is not None:
         index = whole(index)
         if index.ndim != 1:
@@ -160,6 +160,6 @@ def _columns(function: str, columns: Columns, shape: Shape, width: int, like: An
                 wrong_value(function, "index", f"columns 0 .. {width - 1}", int(index[bad][0]))
         if 0 not in entries.shape:
             entries = entries.clip(0, index.shape[0] - 1)
-        found = index[entries]
-    found = xp.where((found >= 0) & (found < width), found, width)
-    return _planes(found, tuple(leading))
+        column = index[entries]
+    column = xp.where((column >= 0) & (column < width), column, width)
+    return _planes(column, tuple(leading))

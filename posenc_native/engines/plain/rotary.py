@@ -42,9 +42,9 @@ def apply_rotary(
     check_frequency_heads(function, shape, dict(zip(_names(inputs), views, strict=True)))
     angles = []
     separate = len(inputs) == 2 and apart(rotation)
-    for i, one in enumerate(of_each(rotation) if separate else (rotation,)):
+    for i, own in enumerate(of_each(rotation) if separate else (rotation,)):
         with of_pair(rotation, i):
-            angles.append(_angles(function, inputs[i], views[i], one, turns_of))
+            angles.append(_angles(function, inputs[i], views[i], own, turns_of))
     return tuple(
         _turn(x, *angles[min(i, len(angles) - 1)], view, len(shape) > 1)
         for i, (x, view) in enumerate(zip(inputs, views, strict=True))
@@ -58,9 +58,9 @@ def _by_tables(function: str, inputs: tuple[Any, ...], rotation: Rotation) -> tu
     pairs = [cos.shape[-1] if cos.ndim else 0 for cos in cosines]
     views = _views(function, inputs, rotation, pairs)
     turns = []
-    for i, (x, view, one) in enumerate(zip(inputs, views, rotations, strict=True)):
+    for i, (x, view, own) in enumerate(zip(inputs, views, rotations, strict=True)):
         with of_pair(rotation, i):
-            turns.append(_read_tables(function, x, view, one.inv_freq, one.inverse))
+            turns.append(_read_tables(function, x, view, own.inv_freq, own.inverse))
     return tuple(
         _turn(x, cos, sin, view, by_head)
         for x, view, (cos, sin, by_head) in zip(inputs, views, turns, strict=True)
@@ -202,12 +202,12 @@ def _views(
     """How x, or q and k, are rotated."""
     views = []
     rotations = of_each(rotation)[: len(inputs)]
-    for i, (name, x, one) in enumerate(zip(_names(inputs), inputs, rotations, strict=True)):
+    for i, (name, x, own) in enumerate(zip(_names(inputs), inputs, rotations, strict=True)):
         arguments.check_dtype(function, name, x.dtype, arguments.FLOAT_DTYPES)
         if x.dtype != inputs[0].dtype:
             wrong_type(function, name, f"the dtype of q, {inputs[0].dtype}", x.dtype)
         with of_pair(rotation, i):
-            views.append(view_of(function, name, x, one, pairs[i]))
+            views.append(view_of(function, name, x, own, pairs[i]))
     if len(views) == 2:
         own_start = rotation.k_start >= 0
         check_same_tokens(function, views[0], views[1], own_tokens(rotation), own_start)
@@ -217,8 +217,8 @@ def _views(
 def view_of(function: str, name: str, x: Any, rotation: Rotation, pairs: int) -> RotaryView:
     """How x is rotated; block sizes may be text, as in the schemas of operators."""
     pairing, out_pairing = (
-        int(one) if is_tensor(x) and isinstance(one, str) and one.lstrip("-").isdigit() else one
-        for one in (rotation.pairing, rotation.out_pairing)
+        int(kind) if is_tensor(x) and isinstance(kind, str) and kind.lstrip("-").isdigit() else kind
+        for kind in (rotation.pairing, rotation.out_pairing)
     )
     angles = "cos" if by_tables(rotation) else "inv_freq"
     return rotary_view(
@@ -239,8 +239,8 @@ def _turn(x: Any, cos: Any, sin: Any, view: RotaryView, by_head: bool = False) -
     partners = part.reshape(*x.shape[:-1], 2 * view.pairs // view.block, 2, view.block // 2)
     a, b = partners[..., 0, :], partners[..., 1, :]
     turned = [
-        by_block(one.reshape(*x.shape[:-1], view.pairs), view.out_block)
-        for one in (a * cos - b * sin, b * cos + a * sin)
+        by_block(half.reshape(*x.shape[:-1], view.pairs), view.out_block)
+        for half in (a * cos - b * sin, b * cos + a * sin)
     ]
     result = cast(xp.stack(turned, -2).reshape(part.shape), x.dtype)
     if 2 * view.pairs == x.shape[-1]:

@@ -58,7 +58,7 @@ def _on_tensors(
         run: the operation on plain tensors, by an operator or by plain operations.
         parts: returns the rule for DTensors, a function with the arguments of run.
         fake: makes new results without values: their shapes, strides and dtypes.
-        vmap: the rule for a mapped axis; without one, plain operations compute the verb there.
+        vmap: the rule for a mapped axis; without it, plain operations compute the verb there.
     """
     rotates = isinstance(verb, RotaryVerb)
     for tables, operator in enumerate(verb.operators) if library.LIBRARY is not None else ():

@@ -58,16 +58,16 @@ def rotation(
 ) -> tuple[Any, Any]:
     """A rotation of x, or of q and k; options that a call omits have their defaults."""
     names, inputs = schema(tables), len(verb.rotated)
-    given = dict(zip(names, flat(from_flat(args[inputs:], tables)), strict=True))
+    options = dict(zip(names, flat(from_flat(args[inputs:], tables)), strict=True))
     folded = [
-        _fold_batch(x, dim, given["layout"], info.batch_size)
+        _fold_batch(x, dim, options["layout"], info.batch_size)
         for x, dim in zip(args[:inputs], in_dims, strict=False)
     ]
     layout = folded[0][1]
 
     def tokens(option: str, before: int = 0, after: int = 0, by_head: bool = False) -> Any:
         """An option with values per token, for the folded batch."""
-        values: Any = given[option]
+        values: Any = options[option]
         if values is None:
             return None
         x = folded[option.startswith("k_")][0]
@@ -75,27 +75,27 @@ def rotation(
         dim = in_dims[inputs + names.index(option)]
         # Per head: [b, h, s, P], or [h, s, P] if the example has no batch.
         rank = values.ndim - (dim is not None)
-        batched = "b" in given["layout"]
+        batched = "b" in options["layout"]
         if by_head and rank == before + batched + 3:
             after += 1
             if not batched and dim is None:
                 values = values.unsqueeze(before)
         return _fold_tokens(values, dim, info.batch_size, batch, before, after)
 
-    by_axis = given["axis_map"] is not None
+    by_axis = options["axis_map"] is not None
     if not tables:
         by_token: tuple[str, ...] = ("positions", "k_positions")
-        by_axis = by_axis or given["inv_freq"].ndim == 3
+        by_axis = by_axis or options["inv_freq"].ndim == 3
         axes: dict[str, Any] = {"before": int(by_axis)}
-    elif given["rows"] is not None:
+    elif options["rows"] is not None:
         by_token, axes = ("rows", "k_rows"), {}
     else:
         by_token = ("cos", "sin", "k_cos", "k_sin")
-        axes = {"before": int(by_axis), "after": 1, "by_head": "h" in given["layout"]}
+        axes = {"before": int(by_axis), "after": 1, "by_head": "h" in options["layout"]}
     fields = [inputs + names.index(option) for option in by_token]
     _only_batched(name, in_dims, *range(inputs), *fields)
-    folded_options: dict[str, Any] = {option: tokens(option, **axes) for option in by_token}
-    options = {**given, "layout": layout, **folded_options}
+    options |= {option: tokens(option, **axes) for option in by_token}
+    options["layout"] = layout
     results = getattr(ops, name)(*(x for x, _, _ in folded), *options.values())
     if inputs == 1:
         return folded[0][2](results), 0

@@ -34,12 +34,12 @@ from posenc_native.engines.verbs import OPERATORS
 
 from .library import LIBRARY, ops
 
-# The public function calls this one and takes one and a half times as long.
+# The public function calls this function and takes 1.5 times as long.
 increment_version = getattr(torch._C, "_increment_version", torch.autograd.graph.increment_version)
 
 is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
-# Functions of torch that the module calls before every call, in C++: a single one in Python would
+# Functions of torch that the module calls before every call, in C++: a single call in Python would
 # take longer than all of these. The order is that of Questions in csrc/bindings/numpy/tensors.h.
 _QUESTIONS = (
     "_ZN2at12hasCallbacksEv",  # bool at::hasCallbacks(): profilers, ExecutionTraceObserver
@@ -78,7 +78,7 @@ _FOLLOWERS = (
 def _stops(device: str) -> tuple[str, ...]:
     """Dispatch keys at which a call on plain tensors may stop.
 
-    Fallbacks for all operators need no check: torch has its own there, and accepts no second one.
+    Fallbacks for all operators need no check: torch has its own there, and accepts no second fallback.
     """
     of_device = device, f"Autograd{device}", f"Autocast{device}"
     return (*of_device, "Autograd", "ADInplaceOrView", "BackendSelect")
@@ -134,7 +134,7 @@ def _open_door(native: Any) -> bool:
 
 
 def _trace_past(function: Any) -> None:
-    # A separate function for each, since torch stores them by identity.
+    # A separate function per fast path, since torch stores them by identity.
     def not_mine(*arguments: Any) -> Any:
         return NotImplemented
 

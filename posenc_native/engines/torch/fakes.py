@@ -136,8 +136,8 @@ def _register_by_steps(fake: Any, name: str, count: int) -> None:
         return *map(torch.empty_like, args[:count]), state(*args[count:])
 
     def gradients(*args: Any) -> Any:
-        found = tuple(map(torch.empty_like, args[count : 2 * count]))
-        return found if count > 1 else found[0]
+        grads = tuple(map(torch.empty_like, args[count : 2 * count]))
+        return grads if count > 1 else grads[0]
 
     fake(name)(results)
     for form in ("_", "_out"):

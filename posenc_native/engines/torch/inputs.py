@@ -59,7 +59,7 @@ def integer_tensor(function: str, argument: str, value: Any, device: torch.devic
 
 
 def check_floats(function: str, argument: str, tensor: Tensor) -> None:
-    """TypeError unless the tensor has one of the four float dtypes."""
+    """TypeError unless the tensor has a dtype of FLOAT_DTYPES."""
     if tensor.dtype not in FLOAT_DTYPES:
         arguments.check_dtype(function, argument, tensor.dtype, arguments.FLOAT_DTYPES)
 
@@ -125,8 +125,8 @@ def composable(function: str, **tensors: Tensor | None) -> None:
             continue
         last = sum(s * (n - 1) for s, n in zip(tensor.stride(), tensor.shape, strict=True))
         needed = (tensor.storage_offset() + last + 1) * tensor.element_size()
-        if (given := tensor.untyped_storage().nbytes()) < needed:
-            got = f"{given} bytes" if given else "one that has been freed"
+        if (size := tensor.untyped_storage().nbytes()) < needed:
+            got = f"{size} bytes" if size else "one that has been freed"
             wrong_value(function, name, f"a storage of at least {needed} bytes", got)
 
 

@@ -122,7 +122,7 @@ def raise_ours(error: RuntimeError) -> NoReturn:
     for kind in (ValueError, TypeError):
         if text.startswith(f"{kind.__name__}: "):
             raise error_from_text(kind, text.removeprefix(f"{kind.__name__}: ")) from None
-    # torch's own errors lose their type in the stable ABI; this one is worth restoring.
+    # torch's own errors lose their type in the stable ABI; OutOfMemoryError is worth restoring.
     if "empty" in text and "API call failed" in text:
         raise torch.OutOfMemoryError("posenc_native: no memory for the result") from error
     raise error

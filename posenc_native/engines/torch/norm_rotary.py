@@ -61,7 +61,7 @@ _APPEND = {tables: forms_of(ROTARY_APPEND.operators[tables]) for tables in (Fals
 
 
 class _Call:
-    """One call with converted options: tensors on one device, others in the schema's types."""
+    """A call with converted options: tensors on one device, others in the schema's types."""
 
     def __init__(
         self, function: str, inputs: tuple[Any, ...], rotation: Rotation, compute: str, norm: Norm
@@ -141,10 +141,10 @@ class _Call:
         """Norm and rotate q, and k if requested; write k and v to their caches."""
         function, (q, k, v) = self.function, self.inputs
         for name in ("keys", "values"):
-            one = getattr(cache, name)
-            if not isinstance(one, Tensor):
-                wrong_type(function, name, "a tensor, as q is", type(one).__name__)
-            if one.requires_grad and torch.is_grad_enabled():
+            tensor = getattr(cache, name)
+            if not isinstance(tensor, Tensor):
+                wrong_type(function, name, "a tensor, as q is", type(tensor).__name__)
+            if tensor.requires_grad and torch.is_grad_enabled():
                 wrong_value(function, name, "a tensor that requires no gradient", "one that does")
         check_cache_layout(function, cache.cache_layout)
         cache = cache._replace(

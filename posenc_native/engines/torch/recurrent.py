@@ -2,7 +2,7 @@
 
 torch.compile refuses torch's recurrent layers, and it would compile a Python loop step by step, for
 one length. While it traces, the GRU is therefore an opaque operator; the backward, written out, is
-a second one.
+a second operator.
 """
 
 from __future__ import annotations

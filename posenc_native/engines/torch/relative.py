@@ -42,12 +42,12 @@ def toeplitz_bias(diagonals: Tensor, *rest: Any) -> Tensor:
         if out is None:
             return bias
         return copy_out(function, out, bias, q_offset, apart=diagonals)
-    given = grid_arguments(*grid)
+    fields = grid_arguments(*grid)
     if out is None:
-        return relative_gradients.TOEPLITZ_BIAS(diagonals, shape, dtype, *given)  # type: ignore[no-any-return]
+        return relative_gradients.TOEPLITZ_BIAS(diagonals, shape, dtype, *fields)  # type: ignore[no-any-return]
     no_output_for_gradient(function, diagonals)
     arguments.check_shape(function, "out", tuple(out.shape), shape)
-    call(ops.toeplitz_bias_out.default, diagonals, *given, out=out)
+    call(ops.toeplitz_bias_out.default, diagonals, *fields, out=out)
     return written(out)
 
 
@@ -76,14 +76,14 @@ def add_toeplitz_bias(scores: Tensor, diagonals: Tensor, *rest: Any) -> Tensor:
             expected = "no out, or scores itself, if a gradient is required"
             wrong_value(function, "out", expected, "another tensor")
         return relative_gradients.ADD_TOEPLITZ_BIAS.in_place(scores, diagonals, *options)  # type: ignore[no-any-return]
-    # Defaults of the schema are omitted, since reading each takes torch 0.2 microseconds.
-    given = options if q_offset is not None else options[:3] if start or options[0] else ()
+    # Defaults of the schema are omitted, since an option takes torch 0.2 microseconds.
+    passed = options if q_offset is not None else options[:3] if start or options[0] else ()
     if out is None:
-        return call(ops.add_toeplitz_bias.default, scores, diagonals, *given)  # type: ignore[no-any-return]
+        return call(ops.add_toeplitz_bias.default, scores, diagonals, *passed)  # type: ignore[no-any-return]
     if out is scores:
-        call(ops.add_toeplitz_bias_.default, scores, diagonals, *given)
+        call(ops.add_toeplitz_bias_.default, scores, diagonals, *passed)
     else:
-        call(ops.add_toeplitz_bias_out.default, scores, diagonals, *given, out=out)
+        call(ops.add_toeplitz_bias_out.default, scores, diagonals, *passed, out=out)
     return written(out)
 
 

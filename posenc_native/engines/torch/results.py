@@ -80,7 +80,7 @@ def copy_out(
     *inputs: Tensor | None,
     apart: Tensor | None = None,
 ) -> Tensor:
-    """Copy the result to `out`, which may be one of the inputs but must not overlap `apart`."""
+    """Copy the result to `out`, which may be an input but must not overlap `apart`."""
     check_copy(function, "out", out, result, *inputs)
     if apart is not None and overlap(out, apart):
         wrong_value(function, "out", "no memory in common with the inputs", "an overlap")

@@ -199,17 +199,17 @@ def _read_tables(function: str, x: Tensor, rotation: Rotation, tables: Tables) -
     for name in ("cos", "sin"):
         table = getattr(tables, name)
         pair = type(table) is tuple
-        for i, one in enumerate(table if pair else (table,)):
-            if not isinstance(one, Tensor):
+        for i, tensor in enumerate(table if pair else (table,)):
+            if not isinstance(tensor, Tensor):
                 like = "x" if function == "apply_rotary" else "q"
                 argument = f"{name}[{i}]" if pair else name
-                wrong_type(function, argument, f"a tensor, as {like} is", type(one).__name__)
+                wrong_type(function, argument, f"a tensor, as {like} is", type(tensor).__name__)
     rows: Any = tables.rows
     if type(rows) is tuple:
         read = []
-        for i, one in enumerate(rows):
+        for i, own in enumerate(rows):
             with of_pair(rotation, i):
-                read.append(_read_integers(function, "rows", one, x))
+                read.append(_read_integers(function, "rows", own, x))
         rows = tuple(read)
     else:
         rows = _read_integers(function, "rows", rows, x)
@@ -323,15 +323,15 @@ def _two_tensors(
     wants_grad = (q.requires_grad or k.requires_grad) and torch.is_grad_enabled()
     if wants_grad or transformed():
         return (operator.in_place if overwrites else operator)(q, k, *options)  # type: ignore[no-any-return]
-    # Options with the schema's defaults are omitted: reading one takes torch 0.1 microseconds.
-    given = 2 if rotation.layout == "bhsd" and rotation.pairing == "half" else 4
+    # Options with the schema's defaults are omitted: an option takes torch 0.1 microseconds.
+    count = 2 if rotation.layout == "bhsd" and rotation.pairing == "half" else 4
     # Tuples that hold tensors are not compared: torch.compile cannot do it (torch 2.11).
     if not plain or options[4:] != _DEFAULTS[by_tables(rotation)]:
-        given = len(options) - (rotation.out_pairing == "same")
+        count = len(options) - (rotation.out_pairing == "same")
     try:
         if not overwrites:
-            return operator.bare.new(q, k, *options[:given])  # type: ignore[no-any-return]
-        operator.bare.in_place(q, k, *options[:given])
+            return operator.bare.new(q, k, *options[:count])  # type: ignore[no-any-return]
+        operator.bare.in_place(q, k, *options[:count])
     except RuntimeError as error:
         raise_ours(error)
     increment_version((q, k))

@@ -17,7 +17,7 @@ To = bool | tuple[Any, ...]
 
 
 def store(result: Array, out: Array | None) -> Array:
-    """The result, in `out` if there is one."""
+    """The result, in `out` unless that is None."""
     if out is None:
         return result
     out[...] = result
@@ -27,7 +27,7 @@ def store(result: Array, out: Array | None) -> Array:
 def check_array(
     function: str, argument: str, value: object, dtypes: tuple[str, ...] | None
 ) -> None:
-    """TypeError unless it is an array of one of these dtypes."""
+    """TypeError unless it is an array, of these dtypes if there are any."""
     if not isinstance(value, np.ndarray):
         wrong_type(function, argument, "a NumPy array", type(value).__name__)
     if dtypes is not None:
@@ -35,12 +35,12 @@ def check_array(
 
 
 def check_float_array(function: str, argument: str, value: object) -> None:
-    """TypeError unless it is an array of one of the four float dtypes."""
+    """TypeError unless it is an array of floats."""
     check_array(function, argument, value, arguments.FLOAT_DTYPES)
 
 
 def position_array(function: str, positions: object, row_bytes: int = 1) -> Array:
-    """Positions as an array; an int n means 0 .. n-1. Each adds row_bytes to the result."""
+    """Positions as an array; an int n means 0 .. n-1. A position adds row_bytes to the result."""
     if isinstance(positions, (int, np.integer)):
         count = arguments.size(function, "positions", positions)
         arguments.check_byte_count(function, (count, 8), max(row_bytes, 1))
@@ -54,7 +54,7 @@ def position_array(function: str, positions: object, row_bytes: int = 1) -> Arra
 
 
 def table_dtype(function: str, dtype: npt.DTypeLike | None, out: Array | None) -> np.dtype[Any]:
-    """Dtype of a table: the requested one, otherwise that of out, otherwise float32."""
+    """Dtype of a table: the requested dtype, otherwise that of out, otherwise float32."""
     if dtype is not None:
         result = np.dtype(dtype)
     elif isinstance(out, np.ndarray):
@@ -94,12 +94,8 @@ def check_writable(
     if not array.flags.writeable:
         wrong_value(function, argument, "a writable array", "a read-only one")
     if not memory.distinct_elements(array.itemsize, array.shape, array.strides):
-        wrong_value(
-            function,
-            argument,
-            "separate memory for every element",
-            f"strides {list(array.strides)}",
-        )
+        got = f"strides {list(array.strides)}"
+        wrong_value(function, argument, "separate memory for every element", got)
     if any(other is not None and np.shares_memory(array, other) for other in inputs):
         wrong_value(function, argument, "no partial overlap with an input", "shared memory")
 

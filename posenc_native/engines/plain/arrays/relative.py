@@ -102,9 +102,9 @@ def _grid(function: str, options: Any) -> Grid:
 
 def _columns(function: str, index: Any, options: Any) -> Columns:
     columns = Columns(index, *options)
-    for name, given in (("index", index), ("q_offset", columns.q_offset)):
-        if given is not None:
-            check_array(function, name, given, arguments.INTEGER_DTYPES)
+    for name, integers in (("index", index), ("q_offset", columns.q_offset)):
+        if integers is not None:
+            check_array(function, name, integers, arguments.INTEGER_DTYPES)
     return columns
 
 

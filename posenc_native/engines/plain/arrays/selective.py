@@ -61,10 +61,10 @@ def selective_rotary_qk(
     if not (np.abs(steps.astype(np.float64)) <= LARGEST).all():
         wrong_value(function, "steps", "finite radians of at most 2^31", "larger ones or NaN")
     inputs = {name: x for name, x in (("q", q), ("k", k)) if x is not None}
-    given: To = to
+    places: To = to
     if isinstance(to, tuple):
-        given = tuple(out for out, x in zip(to, (q, k), strict=True) if x is not None)
-    outs = list(check_outputs(function, inputs, given, [steps, state, starts], len(inputs)))
+        places = tuple(out for out, x in zip(to, (q, k), strict=True) if x is not None)
+    outs = list(check_outputs(function, inputs, places, [steps, state, starts], len(inputs)))
     order = [layout.index(letter) for letter in "bhst" if letter in layout] + [steps.ndim - 1]
     laid = steps.transpose(order)
     tokens = laid.shape[-2]

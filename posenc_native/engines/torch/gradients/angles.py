@@ -135,7 +135,7 @@ def _frequency_gradients(
         angles = angles.sum(2, keepdim=True)
     angles = angles if inv_freq.ndim == 2 else angles.unsqueeze(2)
     weights = weights if inv_freq.ndim == 2 else weights[None]
-    # The axis that drives each pair, [A, P]; without an axis_map there is only one.
+    # The axis that drives each pair, [A, P]; without an axis_map, a single axis.
     axes = torch.ones_like(weights[:1])
     if axis_map is not None:
         numbers = torch.arange(points.shape[0], device=angles.device)

@@ -70,8 +70,8 @@ class Differentiable:
         if not tracing():
             check_no_leaf(*tensors)
             # A Function over views may have one output only.
-            one = self.inputs == 1 and _may_be_written(args[0])
-            if one or all(x._base is None for x in tensors):
+            single = self.inputs == 1 and _may_be_written(args[0])
+            if single or all(x._base is None for x in tensors):
                 return _eagerly(_InPlace, self, args)
         # torch's copy raises before it writes; a Function would raise only after it has written.
         results = self(*args)
@@ -121,13 +121,12 @@ class _Traced(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        found = _KNOWN[ctx.key].backward(_kept(ctx), ctx.needs_input_grad[1:], *grads)
-        return None, *found, *[None] * (ctx.count - len(found))
+        gradients = _KNOWN[ctx.key].backward(_kept(ctx), ctx.needs_input_grad[1:], *grads)
+        return None, *gradients, *[None] * (ctx.count - len(gradients))
 
 
 # torch inspects every argument of a Function, which takes longer than finding the tensors here. The
-# eager Functions therefore get the operator, all of its arguments as one, and the tensors among
-# them.
+# eager Functions therefore get the operator, its arguments as a tuple, and the tensors among them.
 
 
 def _eagerly(function: Any, operator: Differentiable, args: tuple[Any, ...]) -> Any:
@@ -140,8 +139,8 @@ def _backward(ctx: Any, *grads: Tensor) -> Any:
     wanted = [False] * ctx.count
     for i, need in zip(places, ctx.needs_input_grad[3:], strict=True):
         wanted[i] = need
-    found = ctx.operator.backward(_kept(ctx), wanted, *grads)
-    return None, None, None, *[found[i] if i < len(found) else None for i in places]
+    gradients = ctx.operator.backward(_kept(ctx), wanted, *grads)
+    return None, None, None, *[gradients[i] if i < len(gradients) else None for i in places]
 
 
 class _Eager(torch.autograd.Function):

@@ -35,8 +35,7 @@ class _NormRotary(Differentiable):
     def __init__(self, tables: bool) -> None:
         super().__init__(NORM_ROTARY_QK.operators[tables], 2)
         self.tables = tables
-        # The indices of what follows the rotation, and of q_weight, among the options: compute is
-        # one of the options of tables.
+        # The indices of what follows the rotation, and of q_weight; tables include compute.
         self.end = len(schema(tables))
         self.at = self.end + (not tables)
 
@@ -53,11 +52,11 @@ class _NormRotary(Differentiable):
 
     def backward(self, kept: list[Any], wanted: Sequence[bool], *grads: Tensor) -> Any:
         if torch.is_grad_enabled() or forward_mode():  # for a second derivative
-            found = self._plain(kept, grads)
+            gradients = self._plain(kept, grads)
         else:
-            found = call(self.bare.backward, *grads, *kept)
+            gradients = call(self.bare.backward, *grads, *kept)
         results: list[Any] = [None] * len(kept)
-        for i, grad in zip((0, 1, self.at + 2, self.at + 3), found, strict=True):
+        for i, grad in zip((0, 1, self.at + 2, self.at + 3), gradients, strict=True):
             if wanted[i] and grad is not None:
                 results[i] = grad.reshape(kept[i].shape).to(kept[i].dtype)
         return results
@@ -80,10 +79,10 @@ class _NormRotary(Differentiable):
         # A k without a gradient has no backward path.
         pairs = [(y, grad) for y, grad in zip(results, grads, strict=True) if y.requires_grad]
         results, grads = zip(*pairs, strict=True)
-        found = iter(
+        gradients = iter(
             torch.autograd.grad(results, inputs, grads, create_graph=torch.is_grad_enabled())
         )
-        return [next(found) if x is not None and x.requires_grad else None for x in views]
+        return [next(gradients) if x is not None and x.requires_grad else None for x in views]
 
 
 # By whether tables have the angles.

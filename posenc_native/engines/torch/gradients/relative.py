@@ -61,7 +61,7 @@ class _DiagonalSums(Differentiable):
     def forward(self, grad: Tensor, shape: tuple[int, ...], *grid: Any) -> Any:
         q_len, k_len, start, q_offset = grid
         keep = len(shape) - _axes(q_len)
-        entries = None if start is None else list(shape[keep:])  # None: one for each distance
+        entries = None if start is None else list(shape[keep:])  # None: an entry per distance
         sums = call(ops.diagonal_sums.default, grad, keep, q_len, k_len, entries, start, q_offset)
         repeated = [axis for axis in range(keep) if shape[axis] == 1 and sums.shape[axis] != 1]
         return sums.sum(repeated, keepdim=True) if repeated else sums

@@ -17,5 +17,5 @@ sum over them.
 
 All of it uses public torch functions. A strategy registered with torch would leave k unrotated in
 place if it is placed unlike q, could not give `positions=None` an offset, and would not help plain
-tensors beside DTensors, which hold the whole value, the same on each rank.
+tensors beside DTensors, which hold the whole value, the same on every rank.
 """

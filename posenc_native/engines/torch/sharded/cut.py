@@ -73,7 +73,7 @@ class Cut:
         return rank, count
 
     def is_cut(self, *names: str) -> bool:
-        """Whether x is sharded along one of these axes."""
+        """Whether x is sharded along any of these axes."""
         return any(name in self.by for name in names)
 
     def placements(self, names: Names, shape: torch.Size | None = None) -> tuple[Any, ...]:
@@ -144,7 +144,7 @@ class Cut:
         return part.flatten(axis, axis + 1)
 
     def of_all(self, t: Tensor, name: str) -> Tensor:
-        """One value of every part along an axis, gathered: [parts, ...]."""
+        """A value of every part along an axis, gathered: [parts, ...]."""
         dims = [dim for dim, cut in enumerate(self.by) if cut == name]
         # Other dimensions of the mesh hold different values; nothing is gathered over them.
         placements: list[Any] = [Replicate()] * self.mesh.ndim
@@ -241,7 +241,7 @@ def result_like(
 
 
 def whole(t: Tensor, mesh: Any) -> DTensor:
-    """A plain tensor as the DTensor that it stands for, the same on each rank."""
+    """A plain tensor as the DTensor that it stands for, the same on every rank."""
     if isinstance(t, DTensor):
         return t
     return DTensor.from_local(t, mesh, [Replicate()] * mesh.ndim, run_check=False)

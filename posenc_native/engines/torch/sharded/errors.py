@@ -19,7 +19,7 @@ class NotThePart(ValueError):
         super().__init__(why)
 
 
-# Calls whose shapes have been found to fit, and how many of them are kept.
+# Calls whose shapes fit, and how many of them are kept.
 _FINE: set[Any] = set()
 _KEPT = 4096
 _OF_THEIR_VALUE = frozenset({type(None), bool, int, float, str})
@@ -54,7 +54,7 @@ def check_whole(operation: Callable[..., Any], args: tuple[Any, ...]) -> None:
 def _shown(value: Any) -> Any:
     """The properties of an argument that determine whether a call is valid, as a key."""
     kind = type(value)
-    if kind in _OF_THEIR_VALUE:  # true for most, and checked for each argument in every call
+    if kind in _OF_THEIR_VALUE:  # true for most, and checked for every argument of a call
         return kind, value
     if isinstance(value, Tensor):
         return value.shape, value.dtype
@@ -79,7 +79,7 @@ def _with_hint(error: Exception) -> Exception:
 def error_of_the_whole(
     operation: Callable[..., Any], args: tuple[Any, ...], error: Exception
 ) -> Exception:
-    """The error of the operation for the whole shapes, as the caller sees them, if it has one."""
+    """The error of the operation for the whole shapes, as the caller sees them, if any."""
     if fault_of(error) is not None and "DTensor" in str(error):
         return error
     try:

@@ -73,8 +73,8 @@ def _run(
     places: Outs = None
     if outs is not None:
         places = places_of(function, call.cuts, inputs, whole_inputs, outs)
-    given = zip(outs or (), inputs, places or (), strict=False)
-    written = {i: place for i, (out, x, place) in enumerate(given) if out is x}
+    triples = zip(outs or (), inputs, places or (), strict=False)
+    written = {i: place for i, (out, x, place) in enumerate(triples) if out is x}
     followed = torch.is_grad_enabled() and needs_grad(*read)
     rooms = None if outs is not None or followed else call.rooms()
     with torch.set_grad_enabled(followed):
@@ -110,7 +110,7 @@ class _Call:
         return rooms if len(rooms) == self.results else None
 
     def parts(self, written: dict[int, Tensor]) -> list[Tensor]:
-        """The local parts of the inputs; one that is overwritten is its output itself."""
+        """The local parts of the inputs; an overwritten input is its output itself."""
         return [
             written[i] if i in written else cut.local(x)
             for i, (cut, x) in enumerate(zip(self.cuts, self.inputs, strict=True))
@@ -165,10 +165,10 @@ class _Append(_Call):
         letters = tuple(check_cache_layout(function, cache.cache_layout))
         caches = []
         for name in ("keys", "values"):
-            one = getattr(cache, name)
-            if not isinstance(one, DTensor):
-                wrong_type(function, name, "a DTensor, as k is", type(one).__name__)
-            caches.append(Cut(one, letters, ("b", "h")))
+            tensor = getattr(cache, name)
+            if not isinstance(tensor, DTensor):
+                wrong_type(function, name, "a DTensor, as k is", type(tensor).__name__)
+            caches.append(Cut(tensor, letters, ("b", "h")))
         by = caches[0].by
         if norm.norm_over == "token" and "h" in by:
             expected = "caches that are not sharded along heads, with norm_over='token'"
@@ -187,7 +187,7 @@ class _Append(_Call):
         self.cuts = [cut.cut_as(by) for cut in self.cuts]
         self.cache = cache._replace(keys=written[0], values=written[1])
         self.results = 1 + bool(cache.return_k)
-        self.given = cache
+        self.whole_cache = cache
 
     def run(self, compute: str, places: Outs, written: dict[int, Tensor]) -> tuple[Tensor, ...]:
         """The local results of q, and of k if it is returned; writes the parts of the caches."""
@@ -197,7 +197,7 @@ class _Append(_Call):
         own = self.cache._replace(slots=of_k.part(slots, token_names(of_k, slots, 0)))
         rotation = part_of(self.function, self.cuts[0], self.rotation)
         results = _of_parts(parts, rotation, compute, self.norm_of(0, 1), tuple(own), places)
-        overwritten(self.given.keys, self.given.values)
+        overwritten(self.whole_cache.keys, self.whole_cache.values)
         return results
 
 

@@ -32,10 +32,10 @@ def toeplitz_bias(diagonals: Any, *rest: Any) -> Tensor:
     if q_offset is not None:
         q_offset = integer_tensor(function, "q_offset", q_offset, diagonals.device)
         batch = _leading(q_offset.ndim + 1)[:-1]
-    # The batch comes from q_offset, unless the diagonals have one.
+    # The batch comes from q_offset, unless the diagonals have a batch.
     of_offset = bool(batch) and all(n == 1 for n in diagonals.shape[: len(leading) - 1])
     if of_offset:
-        leading = (*(f"one{axis}" for axis in range(len(leading) - 1)), "h")
+        leading = (*(f"unit{axis}" for axis in range(len(leading) - 1)), "h")
     cut = Cut(diagonals, (*leading, *entries), ("h",) if of_offset else leading)
     if of_offset:
         local_offset = cut.part(q_offset, tuple(f"n{i}" for i in range(q_offset.ndim)))
@@ -171,16 +171,15 @@ def _offset_part(function: str, cut: Cut, q_offset: Any) -> Any:
     """The part of q_offset, which has the first of the leading axes."""
     if q_offset is None:
         return None
-    given = integer_tensor(function, "q_offset", q_offset, cut.device)
-    return cut.part(given, cut.names[: given.ndim])
+    q_offset = integer_tensor(function, "q_offset", q_offset, cut.device)
+    return cut.part(q_offset, cut.names[: q_offset.ndim])
 
 
 def _columns(
     function: str, cut: Cut, index: Any, count: int, start: int | None, q_offset: Any
 ) -> tuple[Any, int, int | None, Any]:
     """index, k_len or width, start and q_offset for the part."""
-    given = integer_tensor(function, "index", index, cut.device)
-    own = None if given is None else cut.part(given, ("e0",))
+    own = cut.part(integer_tensor(function, "index", index, cut.device), ("e0",))
     offset = _offset_part(function, cut, q_offset)
     if cut.is_cut("q"):
         start = (cut.sizes["q"] - 1 if start is None else start) - cut.span("q")[0]

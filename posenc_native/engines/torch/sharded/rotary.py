@@ -109,13 +109,13 @@ def part_of(function: str, cut: Cut, rotation: Rotation, k_cut: Cut | None = Non
 
 def tensors_of(*values: Any) -> list[Tensor]:
     """All tensors, including those in records."""
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     for value in values:
         if isinstance(value, Tensor):
-            found.append(value)
+            tensors.append(value)
         elif isinstance(value, tuple):
-            found += tensors_of(*value)
-    return found
+            tensors += tensors_of(*value)
+    return tensors
 
 
 def places_of(
@@ -126,8 +126,8 @@ def places_of(
     for i, out in enumerate(outs):
         name, of_input = "qk"[i], out is inputs[i]
         argument = name if of_input else f"out[{i}]" if len(outs) > 1 else "out"
-        given = whole_inputs[i] if of_input else out
-        places.append(cuts[i].place(function, argument, given, name))
+        target = whole_inputs[i] if of_input else out
+        places.append(cuts[i].place(function, argument, target, name))
     return tuple(places)
 
 
@@ -144,9 +144,9 @@ def _rotate_parts(cuts: list[Cut], parts: list[Tensor], rotation: Rotation, plac
         return plain.apply_rotary_qk(q, k, own, places)
     return tuple(
         plain.apply_rotary(
-            parts[i], part_of("apply_rotary", cuts[i], one), None if places is None else places[i]
+            parts[i], part_of("apply_rotary", cuts[i], own), None if places is None else places[i]
         )
-        for i, one in enumerate(of_each(rotation))
+        for i, own in enumerate(of_each(rotation))
     )
 
 
@@ -180,15 +180,15 @@ def _by_positions(function: str, cut: Cut, rotation: Rotation, k_cut: Cut | None
     axis_map = integer_tensor(function, "axis_map", rotation.axis_map, cut.device)
     several = int(axis_map is not None or frequencies.ndim == 3)
 
-    def positions_of(one: Any, by: Cut) -> Any:
-        if one is None:
+    def positions_of(positions: Any, by: Cut) -> Any:
+        if positions is None:
             tokens = _tokens(by)
             if tokens not in by.by:
                 return None
             begin, count = by.span(tokens)
             return torch.arange(begin, begin + count, device=by.device)
-        given = position_tensor(function, one, by.device)
-        return by.part(given, token_names(by, given, several))
+        positions = position_tensor(function, positions, by.device)
+        return by.part(positions, token_names(by, positions, several))
 
     k_positions = rotation.k_positions
     if k_positions is not None:
@@ -215,10 +215,10 @@ def _by_tables(function: str, cut: Cut, rotation: Rotation, k_cut: Cut | None) -
     axis_map = integer_tensor(function, "axis_map", tables.axis_map, cut.device)
     several = int(axis_map is not None)
 
-    def table(one: Any, by: Cut) -> Any:
-        if not isinstance(one, Tensor):
+    def table(angles: Any, by: Cut) -> Any:
+        if not isinstance(angles, Tensor):
             raise TypeError
-        axes = one.ndim - several - 1
+        axes = angles.ndim - several - 1
         if tables.rows is not None:
             names: Names = ("n",)
         elif axes == 1:
@@ -227,16 +227,16 @@ def _by_tables(function: str, cut: Cut, rotation: Rotation, k_cut: Cut | None) -
             names = ("b" if "b" in by.names else _heads(by), _tokens(by))
         else:
             names = ("b", _heads(by), _tokens(by))
-        return by.part(one, ("A",) * several + names + ("P",))
+        return by.part(angles, ("A",) * several + names + ("P",))
 
-    def rows_of(one: Any, by: Cut) -> Any:
-        given = integer_tensor(function, "rows", one, by.device)
-        return None if given is None else by.part(given, token_names(by, given, 0))
+    def rows_of(rows: Any, by: Cut) -> Any:
+        rows = integer_tensor(function, "rows", rows, by.device)
+        return None if rows is None else by.part(rows, token_names(by, rows, 0))
 
-    def part(value: Any, of_one: Any) -> Any:
+    def part(value: Any, rule: Any) -> Any:
         if type(value) is tuple:
-            return of_one(value[0], cut), of_one(value[1], k_cut or cut)
-        return of_one(value, cut)
+            return rule(value[0], cut), rule(value[1], k_cut or cut)
+        return rule(value, cut)
 
     own = Tables(
         part(tables.cos, table),

@@ -18,15 +18,17 @@ def sinusoidal(positions: Any, *rest: Any) -> Tensor:
     """A table is sharded like positions."""
     function = "sinusoidal"
     *options, device, out = rest
-    given: Any = position_tensor(function, positions, device if out is None else out.device)
-    axes: Names = tuple(f"n{axis}" for axis in range(given.ndim))
+    positions = position_tensor(function, positions, device if out is None else out.device)
+    axes: Names = tuple(f"n{axis}" for axis in range(positions.ndim))
     if out is None:
-        cut = Cut(whole(given, mesh_of((given,))), axes, axes)
-        return cut.join(plain.sinusoidal(cut.local(given), *options, device, None), (*axes, "d"))
-    cut = Cut(whole(out, mesh_of((given, out))), (*axes, "d"), axes)
-    no_output_for_gradient(function, given)
+        cut = Cut(whole(positions, mesh_of((positions,))), axes, axes)
+        return cut.join(
+            plain.sinusoidal(cut.local(positions), *options, device, None), (*axes, "d")
+        )
+    cut = Cut(whole(out, mesh_of((positions, out))), (*axes, "d"), axes)
+    no_output_for_gradient(function, positions)
     place = cut.place(function, "out", out, "positions")
-    plain.sinusoidal(cut.part(given, axes), *options, device, place)
+    plain.sinusoidal(cut.part(positions, axes), *options, device, place)
     overwritten(out)
     return out  # type: ignore[no-any-return]
 
