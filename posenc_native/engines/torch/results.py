@@ -74,11 +74,7 @@ def written(out: Tensor) -> Tensor:
 
 
 def copy_out(
-    function: str,
-    out: Tensor,
-    result: Tensor,
-    *inputs: Tensor | None,
-    apart: Tensor | None = None,
+    function: str, out: Tensor, result: Tensor, *inputs: Tensor | None, apart: Tensor | None = None
 ) -> Tensor:
     """Copy the result to `out`, which may be an input but must not overlap `apart`."""
     check_copy(function, "out", out, result, *inputs)

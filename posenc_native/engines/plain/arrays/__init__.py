@@ -5,10 +5,7 @@ module and take only NumPy arrays. The public functions document them. Sums of d
 (selective.py) are computed with Python integers, for arrays alone.
 """
 
-from .norm_rotary import (
-    norm_rotary_qk,
-    rotary_append,
-)
+from .norm_rotary import norm_rotary_qk, rotary_append
 from .relative import (
     add_toeplitz_bias,
     diagonal_sums,
@@ -16,11 +13,7 @@ from .relative import (
     relative_scatter,
     toeplitz_bias,
 )
-from .rotary import (
-    apply_rotary,
-    apply_rotary_qk,
-    rotary_tables,
-)
+from .rotary import apply_rotary, apply_rotary_qk, rotary_tables
 from .selective import accumulated_phases, phase_tables, selective_rotary_qk
 from .sinusoids import add_sinusoidal, sinusoidal
 

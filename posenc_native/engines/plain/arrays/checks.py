@@ -101,11 +101,7 @@ def check_writable(
 
 
 def check_outputs(
-    function: str,
-    inputs: dict[str, Array],
-    to: To,
-    read: Sequence[Array | None],
-    count: int = 2,
+    function: str, inputs: dict[str, Array], to: To, read: Sequence[Array | None], count: int = 2
 ) -> Sequence[Array | None]:
     """The outputs for the first `count` inputs: each in place, or in memory shared with nothing.
 

@@ -14,15 +14,7 @@ from posenc_native.engines.plain import rotary as plain
 from posenc_native.engines.plain.numbers import round_once
 from posenc_native.engines.plain.phases import frequency_turns
 
-from .checks import (
-    Array,
-    check_array,
-    check_out,
-    check_outputs,
-    position_array,
-    store,
-    table_dtype,
-)
+from .checks import Array, check_array, check_out, check_outputs, position_array, store, table_dtype
 
 
 def rotary_tables(

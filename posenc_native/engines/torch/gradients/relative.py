@@ -44,10 +44,7 @@ class _AddToeplitz(Differentiable):
     """Scores plus a bias, from scores, diagonals and a grid."""
 
     def backward(self, kept: list[Any], wanted: Sequence[bool], *grads: Tensor) -> Any:
-        return (
-            grads[0] if wanted[0] else None,
-            _sums_like(grads[0], *kept) if wanted[1] else None,
-        )
+        return grads[0] if wanted[0] else None, _sums_like(grads[0], *kept) if wanted[1] else None
 
 
 def _sums_like(grad: Tensor, diagonals: Tensor, *grid: Any) -> Tensor:
