@@ -42,7 +42,7 @@ def configuration(*, ask_torch: bool = True) -> dict[str, Value]:
             if torch_library() is not None
             else "not built: tensors are computed by compositions of torch operations"
         ),
-        **(_operators_in_use() if ask_torch else _operators_unasked()),
+        **_operators(ask_torch),
         **{name: _version(name) for name in _OPTIONAL},
     }
 
@@ -63,9 +63,12 @@ def _huge_pages() -> str:
     }.get(mode, "left to the system")
 
 
-def _operators_in_use() -> dict[str, str]:
+def _operators(ask_torch: bool) -> dict[str, str]:
     if torch_library() is None:
         return {"CUDA kernels": "not built"}
+    if not ask_torch:
+        unknown = "unknown (torch not imported; use --check)"
+        return {"calls (torch)": unknown, "CUDA kernels": unknown}
     try:
         torch_operations()
     except (ImportError, OSError) as error:  # torch is missing or too old
@@ -76,14 +79,6 @@ def _operators_in_use() -> dict[str, str]:
     slowly = "through torch's dispatcher: this version of torch is unknown"
     said = "read directly" if door.IS_OPEN else slowly
     return {"calls (torch)": said, **cuda.configuration()}
-
-
-def _operators_unasked() -> dict[str, str]:
-    if torch_library() is None:
-        return {"CUDA kernels": "not built"}
-    return dict.fromkeys(
-        ("calls (torch)", "CUDA kernels"), "unknown (torch not imported; use --check)"
-    )
 
 
 def show_config() -> None:

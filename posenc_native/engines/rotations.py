@@ -55,7 +55,7 @@ class Call(NamedTuple):
     # None for new memory, or a place for each result, which may be the input itself.
     outs: Outs
     compute: tuple[str | None, ...] = ()  # of a norm; None stands for that of tables, or float32
-    norm: tuple[Any, ...] = ()  # a Norm, if there is one
+    norm: tuple[Any, ...] = ()  # a Norm; () without a norm
     cache: tuple[Any, ...] = ()  # the fields of a Cache, for an append
 
     # Not a property: torch.compile does not follow properties of named tuples (torch 2.10).

@@ -72,10 +72,7 @@ def _rotate(
     real = wide(q[..., :0]).dtype
     cos, sin = rotary.tables(function, points, rotation.inv_freq, rotation.axis_map, real, turns_of)
     tables = Tables(cos * rotation.scale, sin * rotation.scale, compute="as_written")
-    rotation = Rotation(
-        None, tables, rotation.layout, rotation.pairing, rotation.rotary_start,
-        inverse=rotation.inverse,
-    )  # fmt: skip
+    rotation = rotation._replace(positions=None, inv_freq=tables, axis_map=None, scale=1.0)
     return rotary.apply_rotary(function, (q, k), rotation, turns_of)
 
 

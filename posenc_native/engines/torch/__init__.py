@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from torch import Tensor
+from torch.library import register_vmap
 
 from posenc_native.engines import verbs
 from posenc_native.engines.verbs import RotaryVerb, Verb
@@ -65,7 +66,7 @@ def _on_tensors(
         fakes.register(operator, verb.forms, fake)
         if vmap is not None:
             rule = partial(vmap, operator, verb, bool(tables)) if rotates else vmap
-            batching.register(operator, rule)
+            register_vmap(f"posenc_native::{operator}", rule)
     return taken_apart(run, parts, tuples=rotates)  # only rotations have tensors in tuples
 
 

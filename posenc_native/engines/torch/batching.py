@@ -8,18 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from posenc_native.core.calls.rotation import flat, from_flat, schema
 from posenc_native.engines.verbs import RotaryVerb
 
 from .library import ops
-
-
-def register(operator: str, rule: Callable[..., Any]) -> None:
-    """Register a rule with torch, once, after the library of the operators is loaded."""
-    torch.library.register_vmap(f"posenc_native::{operator}")(rule)
 
 
 def sinusoidal(info: Any, in_dims: Any, positions: Tensor, *rest: Any) -> tuple[Tensor, int]:
@@ -49,12 +43,7 @@ def add_sinusoidal(info: Any, in_dims: Any, x: Tensor, positions: Any, *rest: An
 
 
 def rotation(
-    name: str,
-    verb: RotaryVerb,
-    tables: bool,
-    info: Any,
-    in_dims: tuple[Any, ...],
-    *args: Any,
+    name: str, verb: RotaryVerb, tables: bool, info: Any, in_dims: tuple[Any, ...], *args: Any
 ) -> tuple[Any, Any]:
     """A rotation of x, or of q and k; options that a call omits have their defaults."""
     names, inputs = schema(tables), len(verb.rotated)

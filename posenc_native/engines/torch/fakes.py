@@ -86,41 +86,40 @@ def diagonal_sums(
 
 def register_others() -> None:
     """Register the fakes of operators without a verb here: gradients, turns, phases and steps."""
-    fake = _fake
 
-    @fake("rotary_backward")
+    @_fake("rotary_backward")
     def _(grad, x, *options, of_positions):  # type: ignore[no-untyped-def]
         return torch.empty_like(x), *_angle_gradients(x, Rotation(*options), of_positions)
 
-    @fake("rotary_qk_backward")
+    @_fake("rotary_qk_backward")
     def _(grad_q, grad_k, q, k, *options, of_positions):  # type: ignore[no-untyped-def]
         of_angles = _angle_gradients(q, Rotation(*options), of_positions)
         return torch.empty_like(q), torch.empty_like(k), *of_angles
 
     for operator in NORM_ROTARY_QK.operators:
-        fake(f"{operator}_backward")(_norm_gradients)
+        _fake(f"{operator}_backward")(_norm_gradients)
 
-    @fake("accumulated_phases")
+    @_fake("accumulated_phases")
     def _(steps, state):  # type: ignore[no-untyped-def]
         return steps.new_empty(steps.shape, dtype=torch.int64)
 
-    @fake("phase_tables")
+    @_fake("phase_tables")
     def _(phases, dtype):  # type: ignore[no-untyped-def]
         return tuple(phases.new_empty(phases.shape, dtype=dtype) for _ in range(2))
 
     for name, count in (("rotary_by_steps", 1), ("rotary_qk_by_steps", 2)):
-        _register_by_steps(fake, name, count)
+        _register_by_steps(name, count)
 
-    @fake("frequency_turns")
+    @_fake("frequency_turns")
     def _(inv_freq):  # type: ignore[no-untyped-def]
         return inv_freq.new_empty((2, inv_freq.shape[0]), dtype=torch.int64)
 
-    @fake("sinusoidal_turns")
+    @_fake("sinusoidal_turns")
     def _(dim, base, shift, scale):  # type: ignore[no-untyped-def]
         return torch.empty((2, dim // 2), dtype=torch.int64)
 
 
-def _register_by_steps(fake: Any, name: str, count: int) -> None:
+def _register_by_steps(name: str, count: int) -> None:
     """Fakes of a rotation by steps, for one or two tensors."""
 
     # If all options have their defaults, torch.compile does not pass them while it traces.
@@ -139,10 +138,10 @@ def _register_by_steps(fake: Any, name: str, count: int) -> None:
         grads = tuple(map(torch.empty_like, args[count : 2 * count]))
         return grads if count > 1 else grads[0]
 
-    fake(name)(results)
+    _fake(name)(results)
     for form in ("_", "_out"):
-        fake(name + form)(lambda *args, **outs: state(*args[count:]))
-    fake(f"{name}_backward")(gradients)
+        _fake(name + form)(lambda *args, **outs: state(*args[count:]))
+    _fake(f"{name}_backward")(gradients)
 
 
 def _norm_gradients(grad_q: Tensor, grad_k: Tensor, q: Tensor, k: Tensor, *options: Any) -> Any:

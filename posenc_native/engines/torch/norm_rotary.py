@@ -104,9 +104,9 @@ class _Call:
 
     def check_outputs(self, outs: Outs) -> None:
         """TypeError or ValueError unless the results can be written there."""
-        function, tensors = self.function, self.tensors().values()
         if outs is None:
             return
+        function, tensors = self.function, self.tensors().values()
         for i, (name, x, out) in enumerate(zip("qk", self.inputs, outs, strict=False)):
             check_output(function, out, x, "out" if len(outs) == 1 else f"out[{i}]", name)
         if in_place(outs, self.inputs):

@@ -39,9 +39,7 @@ def toeplitz_bias(diagonals: Tensor, *rest: Any) -> Tensor:
     if not relative_operators_take(diagonals, q_offset, out):
         composable(function, diagonals=diagonals, q_offset=q_offset, out=out)
         bias: Tensor = plain.toeplitz_bias(function, diagonals, leading, dtype, grid)
-        if out is None:
-            return bias
-        return copy_out(function, out, bias, q_offset, apart=diagonals)
+        return bias if out is None else copy_out(function, out, bias, q_offset, apart=diagonals)
     fields = grid_arguments(*grid)
     if out is None:
         return relative_gradients.TOEPLITZ_BIAS(diagonals, shape, dtype, *fields)  # type: ignore[no-any-return]
@@ -96,8 +94,7 @@ def diagonal_sums(grad: Tensor, shape: tuple[int, ...], *rest: Any) -> Tensor:
     grid = grid._replace(q_offset=q_offset)
     if not relative_operators_take(grad, q_offset):
         composable(function, grad=grad, q_offset=q_offset)
-        sums: Tensor = plain.diagonal_sums(function, grad, shape, grid)
-        return sums
+        return plain.diagonal_sums(function, grad, shape, grid)  # type: ignore[no-any-return]
     return relative_gradients.DIAGONAL_SUMS(grad, shape, *grid_arguments(*grid))  # type: ignore[no-any-return]
 
 
@@ -160,9 +157,9 @@ def relative_scatter(grad: Tensor, index: Any, width: int, *rest: Any) -> Tensor
     if not relative_operators_take(grad, *read.values(), out):
         composable(function, grad=grad, **read, out=out)
         result: Tensor = plain.relative_scatter(function, grad, width, columns, scale)
-        if out is None:
-            return result
-        return copy_out(function, out, result, *read.values(), apart=grad)
+        return (
+            result if out is None else copy_out(function, out, result, *read.values(), apart=grad)
+        )
     if out is None:
         return relative_gradients.RELATIVE_SCATTER(grad, width, *columns, scale)  # type: ignore[no-any-return]
     no_output_for_gradient(function, grad)

@@ -152,8 +152,7 @@ def _learned(rotation: Rotation) -> bool:
     """Whether a derivative by the tensors that angles come from may be needed."""
     if not by_tables(rotation):
         return angles_followed(rotation.inv_freq, rotation.positions, rotation.k_positions)
-    tables = angle_tensors(rotation)
-    return needs_grad(*(t for t in tables.values() if t is not None and t.is_floating_point()))
+    return needs_grad(*(t for t in angle_tensors(rotation).values() if t is not None))
 
 
 def angle_tensors(rotation: Rotation) -> dict[str, Tensor | None]:
@@ -263,8 +262,7 @@ def _learned_qk(
     angles = angle_tensors(rotation)
     overwrites = in_place(outs, (q, k))
     if outs is not None and not overwrites:
-        floats = (t for t in angles.values() if t is not None and t.is_floating_point())
-        no_output_for_gradient(function, *floats)
+        no_output_for_gradient(function, *angles.values())
     if by_tables(rotation):
         return _plain_qk(function, q, k, rotation, outs)
     if overwrites and not forward_mode():
@@ -285,12 +283,7 @@ def _plain_qk(
 
 
 def _two_tensors(
-    operator: Differentiable,
-    q: Tensor,
-    k: Tensor,
-    rotation: Rotation,
-    outs: Outs,
-    plain: bool,
+    operator: Differentiable, q: Tensor, k: Tensor, rotation: Rotation, outs: Outs, plain: bool
 ) -> tuple[Tensor, Tensor] | None:
     """The operator in the form for `outs`; None if the tensors need plain operations.
 

@@ -68,9 +68,8 @@ def sinusoidal(positions: Any, *rest: Any) -> Tensor:
         call(ops.sinusoidal_out.default, positions, width, *options, out=out)
         return written(out)
     composable(function, positions=positions, out=out)
-    table = plain.sinusoidal(
-        function, positions, tuple(spec), dtype, _real(dtype), sinusoidal_turns
-    )
+    real = torch.float64 if dtype == torch.float64 else torch.float32
+    table = plain.sinusoidal(function, positions, tuple(spec), dtype, real, sinusoidal_turns)
     return table if out is None else copy_out(function, out, table, positions)
 
 
@@ -98,7 +97,3 @@ def add_sinusoidal(x: Tensor, positions: Any, *rest: Any) -> Tensor:
     return one_tensor(
         sinusoid_gradients.ADD_SINUSOIDAL, function, x, (positions, *options), out, learned
     )
-
-
-def _real(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype == torch.float64 else torch.float32

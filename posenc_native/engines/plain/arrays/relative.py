@@ -19,10 +19,7 @@ def toeplitz_bias(diagonals: Array, *call: Any) -> Array:
     *options, dtype, out = call
     grid = _grid(function, options)
     check_float_array(function, "diagonals", diagonals)
-    if dtype is not None:
-        dtype = table_dtype(function, dtype, out)
-    else:
-        dtype = diagonals.dtype if out is None else table_dtype(function, None, out)
+    dtype = diagonals.dtype if dtype is None and out is None else table_dtype(function, dtype, out)
     rank = len(grid.q_len)
     if diagonals.ndim < rank:
         expected = f"a leading axis of heads and {rank} of entries"

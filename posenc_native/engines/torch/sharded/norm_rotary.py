@@ -130,11 +130,7 @@ class _Call:
         )
 
     def _run(
-        self,
-        pair: tuple[Tensor, Tensor],
-        there: tuple[int, ...],
-        compute: str,
-        places: Outs,
+        self, pair: tuple[Tensor, Tensor], there: tuple[int, ...], compute: str, places: Outs
     ) -> tuple[Tensor, ...]:
         own = part_of(self.function, self.cuts[there[0]], self.rotation)
         return _of_parts(pair, own, compute, self.norm_of(*there), (), places)
@@ -154,12 +150,7 @@ class _Append(_Call):
     """A call for q, k and v, sharded like the caches."""
 
     def __init__(
-        self,
-        function: str,
-        inputs: tuple[DTensor, ...],
-        rotation: Any,
-        norm: Norm,
-        cache: Cache,
+        self, function: str, inputs: tuple[DTensor, ...], rotation: Any, norm: Norm, cache: Cache
     ) -> None:
         super().__init__(function, inputs, rotation, norm)
         letters = tuple(check_cache_layout(function, cache.cache_layout))
@@ -210,11 +201,8 @@ def _of_parts(
     outs: Outs,
 ) -> tuple[Tensor, ...]:
     computed = None if by_tables(rotation) else compute
-    memory = to_of(outs, inputs)
-    if not cache:
-        results = backend.door.norm_rotary_qk(*inputs, *rotation, computed, *norm, memory)
-    else:
-        results = backend.door.rotary_append(*inputs, *rotation, computed, *norm, *cache, memory)
+    door = backend.door.rotary_append if cache else backend.door.norm_rotary_qk
+    results = door(*inputs, *rotation, computed, *norm, *cache, to_of(outs, inputs))
     if results is not NotImplemented:
         return results  # type: ignore[no-any-return]
     if not cache:

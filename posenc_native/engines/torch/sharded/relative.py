@@ -111,11 +111,11 @@ def relative_scatter(grad: Any, index: Any, width: int, *rest: Any) -> Tensor:
     grad = whole(grad, mesh_of((grad, index, q_offset, out)))
     cut = _of_rows(grad, "k")
     names = (*cut.names[:-1], "w")
-    own_index, keys, first, offset = _columns(function, cut, index, width, start, q_offset)
     place = _place(function, cut, out, names, names[:-1], "grad", grad)
     part = plain.relative_scatter(
-        cut.local(grad), own_index, keys, first, offset, missing, scale, place
-    )
+        cut.local(grad), *_columns(function, cut, index, width, start, q_offset), missing, scale,
+        place,
+    )  # fmt: skip
     return _joined(cut, part, names, out)
 
 

@@ -15,11 +15,7 @@ from posenc_native.engines import backend
 from posenc_native.engines.following import needs_grad
 from posenc_native.engines.rotations import to_of
 from posenc_native.engines.torch import rotary as plain
-from posenc_native.engines.torch.inputs import (
-    frequency_tensors,
-    integer_tensor,
-    position_tensor,
-)
+from posenc_native.engines.torch.inputs import frequency_tensors, integer_tensor, position_tensor
 from posenc_native.engines.torch.results import no_output_for_gradient
 from posenc_native.engines.verbs import Outs
 
