@@ -1,1 +1,1 @@
-"""Read files of many engines that say how a model rotates into one common description."""
+"""Read files of many engines that say how a model rotates into a common description."""

@@ -52,7 +52,7 @@ class RoundingError(NamedTuple):
     """How far a rotation may be from the original if a file keeps only rounded cosines and sines.
 
     Attributes:
-        inv_freq: relative error of each frequency.
+        inv_freq: relative errors of the frequencies.
         scale: relative error of the scale.
     """
 
@@ -76,7 +76,7 @@ class Description:
         nope_layers: indices of the attention layers without rotary encoding.
         unnumbered_without: types of layers without rotary encoding whose indices cannot be known,
             with the period at which they occur; empty for most files.
-        words: the format's name of each field, by its name in a ``Difference``.
+        words: the format's names of the fields, by their names in a ``Difference``.
         unknown: values that the file leaves out.
         remarks: sentences that concern only this file.
         unread: entries that seem to concern the rotation, but are not read.

@@ -25,26 +25,26 @@ def as_llama3(
 
     Args:
         length: another candidate for the original context length.
-        error: relative error, of each frequency or of all.
+        error: relative error, by frequency or of all.
     """
     error = np.broadcast_to(error, frequencies.shape)
     ratio = plain / np.where(frequencies > 0, frequencies, np.inf)
     if ratio[-1] <= 1 + error[-1] or abs(ratio.min() - 1) > error[ratio.argmin()]:
         return None
     lengths = (8192, *_LENGTHS) if length is None else (8192, *_LENGTHS, length)
-    for factor in nice(ratio[-1], error[-1]):
-        for low, high in ((1.0, 4.0), (1.0, 1.0)):
-            for trained in lengths:
-                scaling = {
-                    "rope_type": "llama3",
-                    "factor": factor,
-                    "low_freq_factor": low,
-                    "high_freq_factor": high,
-                    "original_max_position_embeddings": trained,
-                }
-                if _is(scaling, plain, frequencies, error):
-                    return scaling
-    return None
+    candidates = (
+        {
+            "rope_type": "llama3",
+            "factor": factor,
+            "low_freq_factor": low,
+            "high_freq_factor": high,
+            "original_max_position_embeddings": trained,
+        }
+        for factor in nice(ratio[-1], error[-1])
+        for low, high in ((1.0, 4.0), (1.0, 1.0))
+        for trained in lengths
+    )
+    return _first_that_fits(candidates, plain, frequencies, error)
 
 
 def explained(
@@ -57,7 +57,7 @@ def explained(
 
     Args:
         length: the longest sequence that the model is meant for. YaRN's rounded bounds fit several
-            original context lengths; a length that divides this one is tried first.
+            original context lengths; a length that divides this length is tried first.
     """
     if len(frequencies) < 2 or not (np.isfinite(frequencies).all() and (frequencies > 0).all()):
         return None
@@ -88,37 +88,39 @@ def _as_yarn(
     ratio = plain / frequencies
     if ratio[-1] <= 1 + error[-1]:
         return None
-    for factor in nice(ratio[-1], error[-1]):
-        likely = [trained for trained in _LENGTHS if trained == round((length or 0) / factor)]
-        for truncate in (True, False):
-            for trained in (*likely, *_LENGTHS):
-                scaling: dict[str, Any] = {
-                    "rope_type": "yarn",
-                    "factor": factor,
-                    "original_max_position_embeddings": trained,
-                }
-                if not truncate:
-                    scaling["truncate"] = False
-                if _is(scaling, plain, frequencies, error):
-                    return scaling
-    return None
+    candidates = (
+        {
+            "rope_type": "yarn",
+            "factor": factor,
+            "original_max_position_embeddings": trained,
+            **rounding,
+        }
+        for factor in nice(ratio[-1], error[-1])
+        for rounding in ({}, {"truncate": False})
+        for trained in sorted(_LENGTHS, key=lambda n: n != round((length or 0) / factor))
+    )
+    return _first_that_fits(candidates, plain, frequencies, error)
 
 
-def _is(
-    scaling: dict[str, Any], plain: FloatArray, frequencies: FloatArray, error: FloatArray
-) -> bool:
+def _first_that_fits(
+    candidates: Iterator[dict[str, Any]],
+    plain: FloatArray,
+    frequencies: FloatArray,
+    error: FloatArray,
+) -> dict[str, Any] | None:
+    # This is the base of `plain` except for rounding, which is far below the error.
     base = float(plain[-1] ** (-len(plain) / (len(plain) - 1))) if len(plain) > 1 else 1e4
-    if not base > 1:
-        return False
-    # `base` equals the base of `plain` except for rounding, which is far below the error.
-    scaled, _ = rotary_frequencies(2 * len(plain), base, scaling)
-    return bool((abs(scaled / frequencies - 1) <= error).all())
+    for scaling in candidates if base > 1 else ():
+        scaled, _ = rotary_frequencies(2 * len(plain), base, scaling)
+        if (abs(scaled / frequencies - 1) <= error).all():
+            return scaling
+    return None
 
 
 def _bases(frequencies: FloatArray, error: FloatArray) -> Iterator[float]:
     """Bases that the frequencies may have; the first frequency is 1.
 
-    Each pair bounds the base from both sides, later pairs more tightly. A scaling by bands leaves
+    Every pair bounds the base from both sides, later pairs more tightly. A scaling by bands leaves
     the first pairs unchanged, so as many of them are used as agree.
     """
     pairs = np.arange(1, len(frequencies))

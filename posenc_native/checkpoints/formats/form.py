@@ -11,10 +11,6 @@ from .description import Description
 from .written import Written
 
 
-def _nobody(entries: Mapping[str, Any]) -> bool:
-    return False
-
-
 def _unreadable(entries: Mapping[str, Any], source: str, function: str) -> Description:
     raise NotImplementedError
 
@@ -27,7 +23,7 @@ class Format:
         name: the part before the colon in ``name:path``.
         title: its name in sentences.
         claims: whether a mapping has this format.
-        read: the description of a mapping, given its source and the function that errors name.
+        read: reads a description from a mapping, its source and the function that errors name.
         read_file: the same for a file that is neither JSON nor YAML.
         read_launch: for settings that name another file: that file and overrides for it
             (served.Launch).
@@ -39,7 +35,7 @@ class Format:
 
     name: str
     title: str
-    claims: Callable[[Mapping[str, Any]], bool] = _nobody
+    claims: Callable[[Mapping[str, Any]], bool] = lambda entries: False
     read: Callable[[Mapping[str, Any], str, str], Description] = _unreadable
     read_file: Callable[[Path, str, str], Description] | None = None
     read_launch: Callable[[Mapping[str, Any], str], Any] | None = None

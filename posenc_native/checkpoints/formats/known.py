@@ -10,7 +10,7 @@ from .description import Description
 
 
 def from_rotary(rotary: Rotary) -> Description:
-    """The description of one rotation, without layers."""
+    """The description of a rotation without layers."""
     arguments = rotary._arguments()
     del arguments["layout"]
     group = LayerGroup(None, (), arguments)

@@ -1,7 +1,7 @@
 """A format's words for the numbers of a scaling, declared once.
 
-For each number, by its name in a configuration of transformers, a format has a word, or the code of
-its engine fixes the number:
+A format has words for the numbers, by their names in a configuration of transformers, or the code
+of its engine fixes a number:
 
     yarn(Word("rope_factor", 32.0), Word("original_seq_len", 4096), truncate=False)
 
@@ -36,8 +36,8 @@ class Word(NamedTuple):
 
 Number = Word | float
 WEIGHTS = ("mscale", "mscale_all_dim")
-# What a scaling means that does not name them.
-_IMPLIED = {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": True}
+# The numbers of a scaling that does not name them.
+IMPLIED = {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": True}
 _FAST, _SLOW = Word("beta_fast", 32.0), Word("beta_slow", 1.0)
 
 
@@ -47,7 +47,7 @@ class ScalingWords:
 
     Attributes:
         rope_type: the scaling.
-        numbers: for each number its word, or the number in the engine's code.
+        numbers: the word of a number, or the number in the engine's code, by its name.
     """
 
     rope_type: str
@@ -79,16 +79,16 @@ class ScalingWords:
 
     def write(self, scaling: Mapping[str, Any]) -> dict[str, Any]:
         """The entries for a scaling."""
-        numbers = {**_IMPLIED, **scaling}
+        numbers = {**IMPLIED, **scaling}
         return {word.key: numbers[name] for name, word in self.words.items() if name in numbers}
 
     def lost(self, scaling: Mapping[str, Any]) -> list[str]:
-        """A sentence for each number of a scaling that differs from that in the engine's code."""
-        numbers = {**_IMPLIED, **scaling}
+        """Sentences about numbers of a scaling that differ from those in the engine's code."""
+        numbers = {**IMPLIED, **scaling}
         return [
             f"The scaling {self.rope_type} with {name} {_text(numbers[name])}: the engine always "
             f"uses {_text(number)}."
-            for name, number in {**_IMPLIED, **self.numbers}.items()
+            for name, number in {**IMPLIED, **self.numbers}.items()
             if not isinstance(number, Word) and numbers[name] != number
         ]
 

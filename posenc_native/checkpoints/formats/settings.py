@@ -1,4 +1,4 @@
-"""The entries of a settings file, each checked when it is read.
+"""The entries of a settings file, checked when they are read.
 
 Such a file is untrusted: a value of another type or size than in any model raises an error that
 names the entry (SECURITY.md).
@@ -123,7 +123,7 @@ class Settings:
         return value
 
     def text(self, key: str, default: str | None = None) -> str:
-        """A text of one line."""
+        """A line of text."""
         value = self._value(key, default)
         if not isinstance(value, str):
             wrong_type(self.function, self.name(key), "a str", type(value).__name__)
@@ -132,7 +132,7 @@ class Settings:
         return value
 
     def one_of(self, key: str, known: Iterable[str], default: str | None = None) -> str:
-        """One of these names."""
+        """A name from a list."""
         name = self.text(key, default)
         if name not in (names := list(known)):
             self.wrong(key, f"one of {', '.join(names)}", repr(name))
@@ -186,11 +186,9 @@ Layer = (
 
 
 def grouped(
-    settings: Settings,
-    count: int,
-    of_layer: Callable[[int], Layer],
+    settings: Settings, count: int, of_layer: Callable[[int], Layer]
 ) -> tuple[LayerGroup, ...]:
-    """Group layers that rotate alike, each described by of_layer(i)."""
+    """Group layers that rotate alike; of_layer(i) describes layer i."""
     members: dict[str, list[int]] = {}
     values: dict[str, Layer] = {}
     for layer in range(count):
@@ -213,7 +211,11 @@ def without_rotation(groups: Iterable[LayerGroup]) -> tuple[int, ...]:
     return tuple(sorted(i for group in groups if group.arguments is None for i in group.layers))
 
 
-def refuse_if_none_rotates(settings: Settings, groups: Iterable[LayerGroup], key: str) -> None:
-    """ValueError if no layer has a rotary encoding."""
-    if all(group.arguments is None for group in groups):
+def grouped_except(
+    settings: Settings, key: str, skipped: list[bool], rotation: dict[str, Any], correction: float
+) -> tuple[LayerGroup, ...]:
+    """Group layers with a rotation, and those that skip it; ValueError at `key` if all do."""
+    if all(skipped):
         settings.wrong(key, "a rotary encoding in some layer", repr(settings[key]))
+    rotated, unrotated = (None, rotation, correction), (None, None, 1.0)
+    return grouped(settings, len(skipped), lambda i: unrotated if skipped[i] else rotated)

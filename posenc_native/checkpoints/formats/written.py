@@ -19,7 +19,7 @@ class Written:
 
     Attributes:
         entries: names and values, as in the format.
-        lost: a sentence for each fact of the description that the format cannot express.
+        lost: sentences about facts of the description that the format cannot express.
         permuted: whether the weights of queries and keys are permuted to match the format's
             pairing, so that a pairing that it cannot express is not lost.
     """
@@ -99,7 +99,7 @@ def differs(number: float, expressed: float) -> bool:
 
 
 def rotations(description: Description) -> dict[str | None, Rotary]:
-    """The rotation of the first layers of each type, for types that rotate."""
+    """The rotation of the first layers of a type, for types that rotate."""
     first: dict[str | None, Rotary] = {}
     for group in description.groups:
         if group.arguments is not None:
@@ -119,7 +119,7 @@ def only_some_attend(description: Description) -> bool:
 
 
 def layer_types(description: Description) -> list[str]:
-    """The type of each layer; empty if all have the same."""
+    """The types of the layers; empty if all have the same."""
     names = {
         i: group.layer_type
         for group in description.groups

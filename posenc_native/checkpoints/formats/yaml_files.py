@@ -11,7 +11,7 @@ from posenc_native.core.calls.optional import absent, install_command
 
 # Tens of times what engines write.
 _MOST_BYTES = 1 << 18
-_MOST_ENTRIES = 1 << 15  # the entries behind an alias count each time
+_MOST_ENTRIES = 1 << 15  # the entries behind an alias count every time
 _MOST_LEVELS = 100
 _MOST_DIGITS = 256  # of a text that may be a number
 
@@ -57,7 +57,7 @@ def read_yaml(path: Path, function: str) -> dict[str, Any]:
 
 def _beyond_bounds(yaml: Any, events: Iterable[Any]) -> str:
     """The limit that the YAML breaks; "" if none. The events come without recursion."""
-    known: dict[str, tuple[int, int]] = {}  # entries and levels of each anchor
+    known: dict[str, tuple[int, int]] = {}  # entries and levels by anchor
     opened: list[tuple[str | None, int, int]] = []  # anchor, entries and levels of open collections
     total = 0
     for event in events:

@@ -1,6 +1,6 @@
 """GGUF: how llama.cpp rotates the model in a file.
 
-A file holds numbers. The code of each architecture decides how llama.cpp uses them: the pairing,
+A file holds numbers. The code of its architecture decides how llama.cpp uses them: the pairing,
 the layers that slide or do not rotate, and the keys that it reads. llama_cpp.json lists this by
 architecture. A row has:
 
@@ -11,9 +11,9 @@ permuted: the converter permutes the weights of queries and keys from halves to 
 latent, trailing: the rotated dims are a separate tensor, or the last of a head.
 corrects: its softmax scale includes the square of a magnitude that depends on the factor.
 compressed: its layers are of two kinds, by attention.compress_ratios.
-window: sliding layers. `every`: each n-th layer is full (absent: the file says which), the first of
-    n with `full_first`; `when` there are any; `base`: their base ("own": rope.freq_base_swa, else
-    `base_default`, else the model's); `scaled`: whether they are scaled.
+window: sliding layers. `every`: n, of which the last layer is full, or the first with `full_first`
+    (absent: the file says which); `when` there are any; `base`: their base ("own":
+    rope.freq_base_swa, else `base_default`, else the model's); `scaled`: whether they are scaled.
 nope: the layers that do not rotate.
 rope_freqs, long_factors: the layers, and the conditions, for which the factor tensors apply.
 The others are keys that only this architecture reads.
@@ -44,6 +44,7 @@ from posenc_native.checkpoints.formats.settings import (
 )
 from posenc_native.core.frequencies.axes import mrope_axis_map
 from posenc_native.core.frequencies.frequencies import rounded_frequencies
+from posenc_native.core.frequencies.scaling import rotary_frequencies
 from posenc_native.models.entries import HEAD_LIMIT, LAYER_LIMIT
 
 from .gguf_files import GGUF
@@ -265,20 +266,19 @@ class _Model:
         scaling, scale, correction = self._scaling(scaled)
         if window.get("magnitude") is False or row.get("compressed"):
             scale = 1.0
-        interleaved = self.rope == "norm"
         result: dict[str, Any] = {
             "head_dim": head_dim,
             "base": base,
             "rotary_dim": rotary_dim,
-            "pairing": "interleaved" if interleaved else "half",
+            "pairing": "interleaved" if self.rope == "norm" else "half",
             "scaling": scaling,
+            "scale": scale,
             "axis_map": self._axis_map(rotary_dim // 2),
             "rotary_start": head_dim - rotary_dim if row.get("trailing") else 0,
         }
         factors = self._factors(kind, rotary_dim // 2)
         if factors is not None:
             self._divide(result, factors)
-        result["scale"] = scale
         return result, correction, base
 
     def _head_dim(self, kind: str) -> int:
@@ -411,7 +411,7 @@ class _Model:
         return axes
 
     def _factors(self, kind: str, pairs: int) -> Any:
-        """("all", array) or ("long", short, long), with one number per pair."""
+        """("all", array) or ("long", short, long), with a number per pair."""
         row, factors = self.row, self.factors
         long_rule = row.get("long_factors")
         by_length = long_rule == "always" or (
@@ -437,7 +437,7 @@ class _Model:
         return factors
 
     def _divide(self, arguments: dict[str, Any], factors: Any) -> None:
-        """Put factors into the arguments, as a scaling if one fits, otherwise as frequencies."""
+        """Put factors into the arguments, as a scaling that fits, otherwise as frequencies."""
         scaling = arguments["scaling"]
         if factors[0] == "long":
             if scaling is not None and scaling["rope_type"] == "yarn":
@@ -461,8 +461,6 @@ class _Model:
                 arguments["scaling"] = llama3
                 return
         else:
-            from posenc_native.core.frequencies.scaling import rotary_frequencies
-
             both, _ = rotary_frequencies(arguments["rotary_dim"], arguments["base"], scaling)
             divided = divided * (both / plain)
             self.source_of_frequencies = f"rope_freqs.weight and {self.name}.rope.scaling.factor"

@@ -82,7 +82,7 @@ def _reader_class() -> Callable[[Path], Any]:
     kind_array, kind_text = gguf.GGUFValueType.ARRAY, gguf.GGUFValueType.STRING
 
     class Reader(gguf.GGUFReader):
-        """Reads no byte past the end, no weights, and each list in one step."""
+        """Reads no byte past the end, no weights, and a list in a single step."""
 
         texts = 0
 
@@ -138,7 +138,7 @@ def _reader_class() -> Callable[[Path], Any]:
             return at - begin
 
         def _build_tensors(self, start_offs: int, fields: Any) -> None:
-            """The offset of each tensor, without reading its data."""
+            """The offsets of tensors, without reading their data."""
             self.places: dict[str, tuple[int, int, int]] = {}
             for field in fields:
                 _, name, _, dims, kind, offset = field.parts

@@ -5,8 +5,8 @@
     com.microsoft  GroupQueryAttention: do_rotary, rotary_interleaved; caches are inputs 7 and 8
 
 A graph names neither a base nor a scaling. Frequencies are recovered from the caches: the angle of
-position 1 gives them roughly, and the angles of 2, 4, 8 ... each halve the error. Base and scaling
-follow if those of a usual kind fit.
+position 1 gives them roughly, and the angles of 2, 4, 8 ... halve the error every time. Base and
+scaling follow if those of a usual kind fit.
 
 Source: onnx 1.23 (RotaryEmbedding-23); ONNX Runtime, bert_defs.cc; onnxruntime-genai, the model
 builder, for names and caches by length.
@@ -27,6 +27,7 @@ import numpy.typing as npt
 from posenc_native.checkpoints.formats.description import Description, RoundingError, Unknown
 from posenc_native.checkpoints.formats.fitting import explained, nice
 from posenc_native.checkpoints.formats.form import Format
+from posenc_native.checkpoints.formats.settings import without_rotation
 from posenc_native.core.calls.arguments import wrong_value
 from posenc_native.core.frequencies.scaling import rotary_frequencies
 from posenc_native.models.config import LayerGroup
@@ -74,7 +75,7 @@ class _Cache:
     """Frequencies of a pair of caches, for up to `rows` positions."""
 
     inv_freq: npt.NDArray[np.float64]
-    error: npt.NDArray[np.float64]  # relative, of each frequency
+    error: npt.NDArray[np.float64]  # relative, by frequency
     scale: float
     scale_error: float
     rows: int
@@ -104,9 +105,7 @@ def read_onnx(path: Path, source: str, function: str) -> Description:
         groups=groups,
         layer_count=None,
         length=length,
-        nope_layers=tuple(
-            sorted(i for group in groups if group.arguments is None for i in group.layers)
-        ),
+        nope_layers=without_rotation(groups),
         words=_WORDS,
         unknown=tuple(unknown),
         error=reader.error,
@@ -144,7 +143,7 @@ def _layer_of(node: Node) -> int | None:
 
 
 class _Reader:
-    """Caches by name, each read once."""
+    """Caches by name; a cache is read once."""
 
     def __init__(self, file: ONNX, function: str) -> None:
         self.file, self.function = file, function
@@ -269,11 +268,11 @@ class _Reader:
                 rows = cos.shape[0]
                 if not 2 <= row <= rows - 2:
                     continue
-                pieces = [
+                before, after = (
                     _cache(cos.part(*part), sin.part(*part)) for part in ((0, row), (row, rows))
-                ]
-                if None not in pieces:
-                    return [piece for piece in pieces if piece is not None]
+                )
+                if before and after:
+                    return [before, after]
         return self._wrong("cosines and sines of positions 0, 1, 2 ...", "other caches")
 
     def _wrong(self, expected: str, got: str) -> NoReturn:

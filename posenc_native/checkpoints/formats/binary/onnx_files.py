@@ -48,7 +48,7 @@ _DTYPES: dict[int, np.dtype[Any]] = {
 _BFLOAT16 = 16
 _FIELD = {1: 4, 11: 10}
 _INTS, _RAW = 5, 9
-_MOST_INTS = 1 << 23  # their bytes: 16-bit floats may be written one by one in this form
+_MOST_INTS = 1 << 23  # their bytes: 16-bit floats may be written number by number in this form
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Node:
 
     Attributes:
         numbers: its int attributes.
-        branches: names of the outputs of each graph inside it.
+        branches: names of the outputs of the graphs inside it.
     """
 
     op_type: str = ""
@@ -253,7 +253,7 @@ class ONNX:
         return Numbers(np.frombuffer(data, dtype, count, at).reshape(dims), bfloat16)
 
     def _ints(self, name: str, begin: int, end: int) -> npt.NDArray[np.uint16]:
-        """16-bit numbers, each in one to three bytes with 7 significant bits."""
+        """16-bit numbers in one to three bytes with 7 significant bits."""
         if end - begin > _MOST_INTS:
             self._wrong_tensor(name, f"numbers written one by one, in more than {_MOST_INTS} bytes")
         encoded = np.frombuffer(self._data, np.uint8, end - begin, begin)
@@ -271,7 +271,7 @@ class ONNX:
     def _external(self, name: str, entries: Mapping[str, str]) -> tuple[mmap.mmap, int, int]:
         """Data in another file, and its place there; never from outside this file's folder.
 
-        A download cache keeps both files elsewhere, next to each other, with links to them.
+        A download cache keeps both files elsewhere, in the same folder, with links to them.
         """
         location = entries.get("location", "")
         parts = (PurePosixPath(location), PureWindowsPath(location))
@@ -312,7 +312,7 @@ class ONNX:
         return text
 
     def _walk(self, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-        """Number, type, begin and end of the value of each field."""
+        """Number, type, begin and end of the value, field by field."""
         data = self._data
         while at < end:
             self._fields += 1

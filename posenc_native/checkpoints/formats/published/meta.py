@@ -14,8 +14,7 @@ from posenc_native.checkpoints.formats.form import Format
 from posenc_native.checkpoints.formats.scaling_words import Word, llama3
 from posenc_native.checkpoints.formats.settings import (
     Settings,
-    grouped,
-    refuse_if_none_rotates,
+    grouped_except,
     without_rotation,
 )
 
@@ -45,7 +44,9 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
         entries = entries["model"]
     settings = Settings(function, entries, "params")
     width, heads = settings.count("dim"), settings.count("n_heads")
-    head_dim = _head(settings, width // heads)
+    head_dim = width // heads
+    if head_dim < 2 or head_dim % 2:
+        settings.wrong("n_heads", "heads with an even number of dims", f"{head_dim} dims each")
     layers = settings.layers("n_layers")
     llama4 = any(
         key in settings for key in ("nope_layer_interval", "attention_chunk_size", "moe_args")
@@ -69,16 +70,11 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
     rotation = {
         "head_dim": head_dim,
         "base": base,
-        "rotary_dim": head_dim,
         "pairing": "interleaved",
         "scaling": scaling,
     }
-
-    def of_layer(i: int) -> tuple[None, dict[str, Any] | None, float]:
-        return None, None if every and (i + 1) % every == 0 else rotation, 1.0
-
-    groups = grouped(settings, layers, of_layer)
-    refuse_if_none_rotates(settings, groups, "nope_layer_interval")
+    skipped = [every > 0 and (i + 1) % every == 0 for i in range(layers)]
+    groups = grouped_except(settings, "nope_layer_interval", skipped, rotation, 1.0)
     return Description(
         source=source,
         format=TITLE,
@@ -93,12 +89,6 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
         # Llama 4 keeps Meta's order of dims at Hugging Face.
         permuted_by="" if llama4 else "transformers' convert_llama_weights_to_hf.py",
     )
-
-
-def _head(settings: Settings, head_dim: int) -> int:
-    if head_dim < 2 or head_dim % 2:
-        settings.wrong("n_heads", "heads with an even number of dims", f"{head_dim} dims each")
-    return head_dim
 
 
 FORMAT = Format("meta", TITLE, _claims, _read)

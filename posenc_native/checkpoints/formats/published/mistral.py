@@ -65,7 +65,6 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
     rotation: dict[str, Any] = {
         "head_dim": head_dim,
         "base": base,
-        "rotary_dim": head_dim,
         "pairing": "interleaved",
         "scaling": scaling,
     }

@@ -22,6 +22,7 @@ from posenc_native.checkpoints.formats.scaling_words import (
 from posenc_native.checkpoints.formats.settings import Settings, check_share
 from posenc_native.core.frequencies.axes import mrope_axis_map
 from posenc_native.models.config import LayerGroup
+from posenc_native.models.entries import HEAD_LIMIT, LENGTH_LIMIT
 
 TITLE = "TensorRT-LLM configuration"
 _WORDS = {
@@ -72,7 +73,7 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
     latent = "qk_rope_head_dim" in settings
     if latent:  # head_size is the width of the compressed keys
         head_dim = rotary_dim = check_share(
-            settings, "qk_rope_head_dim", settings.heads("qk_rope_head_dim"), 1 << 13
+            settings, "qk_rope_head_dim", settings.heads("qk_rope_head_dim"), HEAD_LIMIT
         )
         pairing = "interleaved"
         remarks.append(
@@ -146,7 +147,7 @@ def _scaling(settings: Settings, kind: str) -> tuple[dict[str, Any] | None, floa
     if name == "dynamic":
         if "alpha" in inner:
             return {"rope_type": "ntk_alpha", "alpha": inner.positive("alpha")}, None
-        length = settings.count("max_position_embeddings", most=1 << 53)
+        length = settings.count("max_position_embeddings", most=LENGTH_LIMIT)
         return _DYNAMIC.read(inner, max_position_embeddings=length), None
     if name == "llama3":
         return _LLAMA3.read(inner), None
@@ -158,7 +159,7 @@ def _scaling(settings: Settings, kind: str) -> tuple[dict[str, Any] | None, floa
 
 def _longrope(settings: Settings) -> tuple[dict[str, Any] | None, float | None]:
     lists = {
-        name: settings.numbers(f"longrope_scaling_{name}_factors", 1 << 12)
+        name: settings.numbers(f"longrope_scaling_{name}_factors", HEAD_LIMIT // 2)
         for name in ("short", "long")
     }
     if not all(lists.values()):
@@ -167,7 +168,7 @@ def _longrope(settings: Settings) -> tuple[dict[str, Any] | None, float | None]:
         "rope_type": "longrope",
         "short_factor": lists["short"],
         "long_factor": lists["long"],
-        _TRAINED: settings.count(_TRAINED, most=1 << 53),
+        _TRAINED: settings.count(_TRAINED, most=LENGTH_LIMIT),
         "max_position_embeddings": settings.length("max_position_embeddings"),
     }
     for name in ("short", "long"):

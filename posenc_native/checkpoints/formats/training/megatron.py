@@ -27,8 +27,7 @@ from posenc_native.checkpoints.formats.scaling_words import (
 from posenc_native.checkpoints.formats.settings import (
     Settings,
     check_share,
-    grouped,
-    refuse_if_none_rotates,
+    grouped_except,
     without_rotation,
 )
 from posenc_native.checkpoints.formats.written import Written, differs, softmax_correction
@@ -125,16 +124,11 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
     base, unknown = settings.base("rotary_base", 10000.0, "Megatron defaults to 10,000")
     if latent:
         rotation, correction = _of_latent(settings, base, bridge)
-        skipped: list[bool] = []
+        skipped = [False] * layers
     else:
         rotation, correction = _of_heads(settings, base, kind, bridge, remarks), 1.0
         skipped = _skipped(settings, layers)
-
-    def of_layer(i: int) -> tuple[None, dict[str, Any] | None, float]:
-        return (None, None, 1.0) if skipped and skipped[i] else (None, rotation, correction)
-
-    groups = grouped(settings, layers, of_layer)
-    refuse_if_none_rotates(settings, groups, "no_rope_freq")
+    groups = grouped_except(settings, "no_rope_freq", skipped, rotation, correction)
     return Description(
         source=source,
         format="Megatron-Bridge or NeMo YAML" if bridge else TITLE,
@@ -208,7 +202,6 @@ def _of_latent(settings: Settings, base: float, bridge: bool) -> tuple[dict[str,
     result: dict[str, Any] = {
         "head_dim": dim,
         "base": base,
-        "rotary_dim": dim,
         "pairing": "interleaved",
         "scaling": None,
     }
@@ -219,11 +212,11 @@ def _of_latent(settings: Settings, base: float, bridge: bool) -> tuple[dict[str,
 
 
 def _skipped(settings: Settings, layers: int) -> list[bool]:
-    """The layers that do not rotate: every n-th, or a list by layer; empty if all rotate."""
+    """Whether a layer does not rotate, by layer: no layer, every n-th, or as a list says."""
     key = "no_rope_freq"
     rule = settings[key]
     if rule is None:
-        return []
+        return [False] * layers
     if isinstance(rule, str):
         rule = _pattern(settings, key, rule)
     if isinstance(rule, int) and not isinstance(rule, bool):

@@ -16,10 +16,11 @@ from posenc_native.checkpoints.formats.settings import (
     Settings,
     check_share,
     grouped,
-    refuse_if_none_rotates,
+    grouped_except,
     without_rotation,
 )
 from posenc_native.core.frequencies.axes import mrope_axis_map
+from posenc_native.models.entries import HEAD_LIMIT, LAYER_LIMIT, LENGTH_LIMIT
 
 TITLE = "torchtitan settings"
 _WORDS = {
@@ -74,7 +75,7 @@ def _of_arguments(settings: Settings, source: str) -> Description:
     if latent:
         head_dim = settings.heads("qk_rope_head_dim") if "qk_rope_head_dim" in settings else 64
     elif "head_dim" in settings or name in _HALF:
-        head_dim = settings.count("head_dim", {"qwen3": 128, "gpt_oss": 64}.get(name), 1 << 13)
+        head_dim = settings.count("head_dim", {"qwen3": 128, "gpt_oss": 64}.get(name), HEAD_LIMIT)
     else:
         head_dim = settings.count("dim") // settings.count("n_heads")
     check_share(settings, "n_heads", head_dim, head_dim)
@@ -82,18 +83,13 @@ def _of_arguments(settings: Settings, source: str) -> Description:
     rotation: dict[str, Any] = {
         "head_dim": head_dim,
         "base": base,
-        "rotary_dim": head_dim,
         "pairing": "half" if name in _HALF else "interleaved",
         "scaling": scaling,
         "scale": scale,
     }
     every = settings.count("every_n_layers_nope") if "every_n_layers_nope" in settings else 0
-
-    def of_layer(i: int) -> tuple[None, dict[str, Any] | None, float]:
-        return (None, None, 1.0) if every and i % every == 0 else (None, rotation, correction)
-
-    groups = grouped(settings, layers, of_layer)
-    refuse_if_none_rotates(settings, groups, "every_n_layers_nope")
+    skipped = [every > 0 and i % every == 0 for i in range(layers)]
+    groups = grouped_except(settings, "every_n_layers_nope", skipped, rotation, correction)
     if every:
         remarks.append("torchtitan counts from the first layer: layer 0 does not rotate.")
     return Description(
@@ -143,13 +139,9 @@ def _llama4(settings: Settings) -> _Scaling:
 def _deepseek(settings: Settings) -> _Scaling:
     scaling = _DEEPSEEK.read(settings)
     trained = scaling["original_max_position_embeddings"]
-    if settings.count("max_seq_len", 16384, 1 << 53) <= trained:
-        return (
-            None,
-            1.0,
-            1.0,
-            ["max_seq_len is not above original_seq_len, so torchtitan does not scale."],
-        )
+    if settings.count("max_seq_len", 16384, LENGTH_LIMIT) <= trained:
+        remark = "max_seq_len is not above original_seq_len, so torchtitan does not scale."
+        return None, 1.0, 1.0, [remark]
     return scaling, 1.0, yarn_scale(scaling["factor"], settings.weight("mscale", 1.0)) ** 2, []
 
 
@@ -167,15 +159,15 @@ _SCALINGS = {
 }
 
 
-# A trainer's dump, in 0.3 and later: each layer has its rotation
+# A trainer's dump, in 0.3 and later: layers have their own rotation
 
 
 def _of_trainer(entries: Mapping[str, Any], source: str, function: str) -> Description:
     spec = Settings(function, entries, "settings").inner("model_spec")
     name, model = spec.text("name"), spec.inner("model")
     layers = model["layers"]
-    if not isinstance(layers, (list, tuple)) or not 1 <= len(layers) <= 1 << 12:
-        model.wrong("layers", "a list of 1 to 4096 layers", type(layers).__name__)
+    if not isinstance(layers, (list, tuple)) or not 1 <= len(layers) <= LAYER_LIMIT:
+        model.wrong("layers", f"a list of 1 to {LAYER_LIMIT} layers", type(layers).__name__)
     parts = [Settings(function, layer, model.name("layers")).inner("attention") for layer in layers]
     lengths: list[int | None] = []
 
@@ -220,7 +212,6 @@ def _of_rope(rope: Settings, attention: Settings, name: str) -> tuple[dict[str, 
     arguments: dict[str, Any] = {
         "head_dim": head_dim,
         "base": rope.positive("theta", 10000.0),
-        "rotary_dim": head_dim,
         "pairing": "half" if half else "interleaved",
         "scaling": scaling,
         "scale": 1.0,

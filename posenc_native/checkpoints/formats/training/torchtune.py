@@ -26,7 +26,7 @@ _WORDS = {
 }
 # Prefixes of builders that build the same model with adapters.
 _PREFIXES = ("qlora_", "lora_")
-# For each family of builders the pairing, the base and the factor of Llama 3's scaling.
+# The pairing, the base and the factor of Llama 3's scaling, by family of builders.
 _BUILDERS: dict[str, tuple[str, float, float | None]] = {
     "llama2": ("interleaved", 1e4, None),
     "code_llama2": ("interleaved", 1e6, None),
@@ -90,7 +90,6 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
     rotation = {
         "head_dim": head_dim,
         "base": settings.positive("rope_base", base),
-        "rotary_dim": head_dim,
         "pairing": pairing,
         "scaling": scaling,
     }
