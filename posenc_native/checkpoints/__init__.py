@@ -1,4 +1,4 @@
-"""Checkpoints: find the pairing of weights, and convert them to another one.
+"""Checkpoints: find the pairing of weights, and convert weights to another pairing.
 
     `guess_pairing`         from the weights alone
     `expected_pairing`      from known correct results: the reliable check
@@ -24,7 +24,5 @@ if TYPE_CHECKING:
 else:
     __all__, __getattr__, __dir__ = lazy(
         __name__,
-        {
-            "weights": "expected_pairing guess_pairing permute_qk permute_state_dict",
-        },
+        {"weights": "expected_pairing guess_pairing permute_qk permute_state_dict"},
     )

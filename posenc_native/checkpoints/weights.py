@@ -71,7 +71,7 @@ def permute_qk(
 ) -> Any:
     """Reorder the dims of query or key heads for a rotation with another pairing.
 
-    Values are moved, not computed: any dtype works, also quantized ones if each element stands for
+    Values are moved, not computed: any dtype works, also quantized dtypes if an element stands for
     one dim of a head, and the conversion back is exact. Apply it to everything that has an axis of
     head dims: projection weights and biases, norms of heads, the outer factors B of LoRA, scales of
     quantized rows; for queries and keys, not for values.
@@ -80,7 +80,7 @@ def permute_qk(
         weight: an array or tensor; its `axis` has ``heads * head_dim`` dims, head after head:
             ``[heads * head_dim, in]``, ``[head_dim]``, ``[in, heads, head_dim]`` with axis -1, or a
             fused projection of queries, keys and values with `heads`.
-        head_dim: dims of one head.
+        head_dim: dims of a head.
         to: the target pairing: "half", "interleaved" or an even block size, as in
             `posenc_native.apply_rotary`.
         source: the current pairing; None for the other of "half" and "interleaved".
@@ -207,7 +207,7 @@ class PairingEvidence:
 
     Attributes:
         pairing: the answer; None if the evidence decides nothing.
-        scores: a number for each pairing. From `expected_pairing`: the error relative to the
+        scores: a number by pairing. From `expected_pairing`: the error relative to the
             reference; small is right. From `guess_pairing`: how strongly the dims that this pairing
             joins are related, in standard deviations of random pairings; large is right.
 
@@ -231,7 +231,7 @@ def expected_pairing(
 
     Args:
         run: computes logits, attention scores or hidden states for a pairing, with the weights in
-            question: a model, or queries and keys of one layer, for more than one token.
+            question: a model, or queries and keys of a layer, for two tokens or more.
         reference: the correct result, from a run of the original: an array or tensor of the same
             shape.
         pairings: the pairings to try, at least two: a small error alone decides nothing.
@@ -239,9 +239,9 @@ def expected_pairing(
             quantized weights, whose results are off.
 
     Returns:
-        `PairingEvidence`, with the relative error of each: the root of the mean squared difference
-        divided by that of the reference. The best pairing is the answer if it is within the
-        tolerance and the error of the next is four times as large.
+        `PairingEvidence`, with the relative error of every pairing: the root of the mean squared
+        difference divided by that of the reference. The best pairing is the answer if it is within
+        the tolerance and the error of the next is four times as large.
 
     Raises:
         ValueError: results of another shape than the reference, a reference of zeros, fewer than
@@ -293,11 +293,11 @@ def guess_pairing(
 
     How good the guess is: the thresholds were set on 54 small models (two layers, heads of 16, 32
     or 64 dims, trained on induction or on second-order Markov chains, or not at all). On 24 others,
-    each in both orders, it named the right pairing for 29 and none for 19, mostly for those with
-    few dims or half learned tasks; it named a wrong one for none. On 50 more with one head of 64
-    dims it was right for 99 of 100 and undecided for one. Large models have not been tried. If
-    there is a configuration, trust `Rotary.from_config` more, and `expected_pairing` more than
-    both.
+    each in both orders, it named the right pairing for 29 and no pairing for 19, mostly for those
+    with few dims or half learned tasks; it never named the wrong pairing. On 50 more with one head
+    of 64 dims it was right for 99 of 100 and undecided for the last. Large models have not been
+    tried. If there is a configuration, trust `Rotary.from_config` more, and `expected_pairing` more
+    than both.
 
     Args:
         layers: ``(q_weight, k_weight)`` of some layers, the more the better, arrays or tensors of
@@ -365,7 +365,7 @@ def _head_order(
     rotary_dim: int | None,
     rotary_start: int,
 ) -> npt.NDArray[np.int64]:
-    """For each dim of a head with pairing `to`, its dim with the pairing `source`."""
+    """The dims of a head with the pairing `source`, in the order of the pairing `to`."""
     head_dim = arguments.size(function, "head_dim", head_dim)
     if head_dim > arguments.WIDTH_LIMIT:
         wrong_value(function, "head_dim", f"an int in 0 .. {arguments.WIDTH_LIMIT}", head_dim)
@@ -393,7 +393,7 @@ def _head_order(
 def _sum_of_random_pairs(links: npt.NDArray[np.float64]) -> tuple[float, float]:
     """Mean and standard deviation of the sum over the pairs of a random perfect matching.
 
-    A matching contains a given pair with probability 1 / (n - 1), two disjoint pairs with
+    A matching contains a pair with probability 1 / (n - 1), two disjoint pairs with
     1 / ((n - 1) (n - 3)), and never two pairs that share a dim.
     """
     count = len(links)

@@ -15,19 +15,19 @@ from .words import layer_numbers, number
 
 @dataclass(frozen=True)
 class Difference:
-    """One field in which two descriptions differ.
+    """A field in which two descriptions differ.
 
     Attributes:
         field: "base", "scaling", "pairing", "nope_layers" ...: see `posenc_native.compare`.
         sources: the two that differ, as the caller named them.
         values: the two values: numbers, names, lists, and mappings for scalings; for "nope_layers"
             whether the layers are rotated.
-        words: the two values in the words of each format.
+        words: the two values in the words of their formats.
         layers: indices of the layers concerned; empty for all, or if layers have no numbers.
         layer_type: the type of these layers, if layers are distinguished by type.
         comment: the consequence; may be empty.
         expected: whether a correct conversion has this difference. This is a pairing to which the
-            converter of one of the formats permutes the weights of queries and keys. The
+            converter of either format permutes the weights of queries and keys. The
             descriptions do not show whether the weights were permuted.
     """
 
@@ -42,9 +42,9 @@ class Difference:
 
     def __str__(self) -> str:
         where = _where(self.layers, self.layer_type)
-        one, other = self.words
+        first, second = self.words
         comment = f" {self.comment}" if self.comment else ""
-        return f"{NAMES[self.field]}{where}: {one} against {other}.{comment}"
+        return f"{NAMES[self.field]}{where}: {first} against {second}.{comment}"
 
 
 class ErrorAt(NamedTuple):
@@ -69,7 +69,7 @@ class LayerError:
     Attributes:
         sources: the two that differ, as the caller named them.
         layers, layer_type: as in `Difference`.
-        at: an `ErrorAt` for each requested position.
+        at: an `ErrorAt` for every requested position.
         first_visible: the first position at which a cosine or sine differs by more than 2^-9, which
             bfloat16 can show (half of its step just below 1); None if there is none up to
             `searched`.
@@ -90,14 +90,14 @@ class Comparison(Document):
 
     Its ``str()`` is its `text`, which notebooks show as HTML.
 
-    It is also true if the only difference is an expected one (see `verdict`), because the
+    It is also true if the only difference is expected (see `verdict`), because the
     descriptions do not show whether the weights were permuted.
 
     Attributes:
         sources: the compared sources, as the caller named them.
-        formats: the format of each of them.
-        differences: the differences of each of the others from the first.
-        errors: for each pair of differing rotations, how far apart they are.
+        formats: their formats, in the same order.
+        differences: the differences of the others from the first.
+        errors: how far apart differing rotations are, by pair of rotations.
         notes: values that could not be compared, and other remarks.
     """
 
@@ -127,18 +127,18 @@ class Comparison(Document):
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as JSON values: numbers are numbers, errors have names."""
-        found = {"alike": self.alike, "verdict": self.verdict, **asdict(self)}
-        for error in found["errors"]:
-            error["at"] = [each._asdict() for each in error["at"]]
-        return found
+        values = {"alike": self.alike, "verdict": self.verdict, **asdict(self)}
+        for error in values["errors"]:
+            error["at"] = [distance._asdict() for distance in error["at"]]
+        return values
 
     def _parts(self) -> Iterator[Part]:
         first, *others = self.sources
         for other in others:
             pair = (first, other)
-            found = [each for each in self.differences if each.sources == pair]
-            yield Part("heading", f"{first} and {other}{_verdict_words(found)}")
-            yield from (Part("item", str(difference)) for difference in found)
+            between = [difference for difference in self.differences if difference.sources == pair]
+            yield Part("heading", f"{first} and {other}{_verdict_words(between)}")
+            yield from (Part("item", str(difference)) for difference in between)
             for error in self.errors:
                 if error.sources == pair:
                     yield from _parts_of_error(error)
@@ -154,7 +154,8 @@ class Comparison(Document):
 def _verdict(differences: Sequence[Difference]) -> str:
     if not differences:
         return "alike"
-    return "alike if permuted" if all(each.expected for each in differences) else "different"
+    expected = all(difference.expected for difference in differences)
+    return "alike if permuted" if expected else "different"
 
 
 def _verdict_words(differences: Sequence[Difference]) -> str:
@@ -162,8 +163,8 @@ def _verdict_words(differences: Sequence[Difference]) -> str:
         return " rotate alike"
     expected = "the expected permutation"
     named = dict.fromkeys(
-        expected if each.expected else NAMES[each.field]
-        for each in sorted(differences, key=lambda each: each.expected)
+        expected if difference.expected else NAMES[difference.field]
+        for difference in sorted(differences, key=lambda difference: difference.expected)
     )
     if [*named] == [expected]:
         return f": only {expected} differs (--permuted)"

@@ -1,4 +1,4 @@
-"""Points on which inference engines differ: what a configuration leaves open, and each reading."""
+"""Points on which inference engines differ: what a configuration leaves open, and its readings."""
 
 from __future__ import annotations
 
@@ -13,22 +13,21 @@ from posenc_native.core.frequencies.scaling import rotary_frequencies
 from posenc_native.encodings.rotary.rotary import Rotary
 from posenc_native.models.config import LayerGroup
 
-from .explanation import LayerExplanation
 from .words import layer_rule, number
 
 
 @dataclass(frozen=True)
 class Case:
-    """One group of layers, for the checks below."""
+    """A group of layers and its rotation, for the checks below."""
 
     model: Description
     group: LayerGroup
-    found: LayerExplanation
+    rotary: Rotary | None
 
     @property
     def scaling(self) -> Mapping[str, Any]:
         """The scaling of a group that rotates; empty if it has none."""
-        return (self.found.rotary and self.found.rotary.scaling) or {}
+        return (self.rotary and self.rotary.scaling) or {}
 
     @property
     def rope_type(self) -> str:
@@ -76,7 +75,7 @@ def _check(function: _Check) -> _Check:
 
 @_check
 def _base_unsaid(case: Case) -> Iterator[str]:
-    rotary = case.found.rotary
+    rotary = case.rotary
     named = case.model.names_a_base or not case.model.entries
     if rotary is None or "inv_freq" in rotary._given or named:
         return
@@ -103,26 +102,26 @@ def _beside_frequencies(case: Case) -> Iterator[str]:
 
 @_check
 def _attention_factor(case: Case) -> Iterator[str]:
-    if case.rope_type != "yarn" or case.found.rotary is None:
+    if case.rope_type != "yarn" or case.rotary is None:
         return
     plain = {key: case.scaling[key] for key in case.scaling if key not in _FACTOR_KEYS}
-    usual = rotary_frequencies(case.found.rotary.head_dim // 2 * 2, 10000.0, plain)[1]
-    given = [key for key in _FACTOR_KEYS if case.scaling.get(key) is not None]
-    scale = case.found.rotary.scale
+    usual = rotary_frequencies(case.rotary.head_dim // 2 * 2, 10000.0, plain)[1]
+    keys = [key for key in _FACTOR_KEYS if case.scaling.get(key) is not None]
+    scale = case.rotary.scale
     if "beta_fast" in case.scaling or "beta_slow" in case.scaling:
         yield (
             "Pairs that make more than beta_fast turns are left alone, pairs that make fewer than "
             "beta_slow are slowed. Code that swaps the two (as torchtitan did, #3787) is wrong at "
             "every length."
         )
-    if given and abs(usual - scale) > 1e-9:
+    if keys and abs(usual - scale) > 1e-9:
         yield (
-            f"The attention factor {number(scale)} comes from {' and '.join(given)}; an engine "
+            f"The attention factor {number(scale)} comes from {' and '.join(keys)}; an engine "
             f"that does not read this uses {number(usual)} (0.1 ln(factor) + 1), as vLLM did "
             "(#48621)."
         )
     mscale, all_dim = (case.scaling.get(key) for key in ("mscale", "mscale_all_dim"))
-    if "attention_factor" not in given and bool(mscale) != bool(all_dim):
+    if "attention_factor" not in keys and bool(mscale) != bool(all_dim):
         alone = "mscale" if mscale else "mscale_all_dim"
         yield (
             f"{alone} is given without the other: transformers then ignores it and uses "
@@ -142,8 +141,8 @@ def _truncation(case: Case) -> Iterator[str]:
         "truncate is false: the bounds of YaRN's blend are not rounded to whole pairs. ggml always "
         "rounds them, and so did vLLM and SGLang before they supported the key."
     )
-    given = case.model.entries.get("rope_parameters") or {}
-    if isinstance(given.get(case.found.layer_type or ""), Mapping):
+    parameters = case.model.entries.get("rope_parameters") or {}
+    if isinstance(parameters.get(case.group.layer_type or ""), Mapping):
         yield (
             "truncate is in the entry of a layer type. transformers 5.23 overlooks it there (it "
             "looks beside the entries) and rounds; posenc_native reads it there."
@@ -210,7 +209,7 @@ def _llama3_step(case: Case) -> Iterator[str]:
 
 @_check
 def _several_axes(case: Case) -> Iterator[str]:
-    rotary = case.found.rotary
+    rotary = case.rotary
     if rotary is None or rotary.axis_map is None or case.model.sees:
         return
     axes = int(rotary.axis_map.max()) + 1
@@ -228,7 +227,7 @@ def _several_axes(case: Case) -> Iterator[str]:
 
 @_check
 def _share_of_the_head(case: Case) -> Iterator[str]:
-    rotary = case.found.rotary
+    rotary = case.rotary
     if rotary is None:
         return
     if case.rope_type == "proportional":
@@ -248,7 +247,7 @@ def _share_of_the_head(case: Case) -> Iterator[str]:
 
 @_check
 def _pairing_difference(case: Case) -> Iterator[str]:
-    rotary, model = case.found.rotary, case.model
+    rotary, model = case.rotary, case.model
     if rotary is None:
         return
     if rotary.pairing == "interleaved":
@@ -273,7 +272,7 @@ def _pairing_difference(case: Case) -> Iterator[str]:
 
 @_check
 def _without(case: Case) -> Iterator[str]:
-    if case.found.rotary is not None:
+    if case.rotary is not None:
         return
     every = case.model.unnumbered_without.get(case.group.layer_type)
     if every is None:
@@ -295,11 +294,12 @@ def _without(case: Case) -> Iterator[str]:
 @_check
 def _factor_without_a_type(case: Case) -> Iterator[str]:
     for key in ("rope_parameters", "rope_scaling"):
-        given = case.model.entries.get(key)
-        if not isinstance(given, Mapping) or case.found.rotary is None:
+        parameters = case.model.entries.get(key)
+        if not isinstance(parameters, Mapping) or case.rotary is None:
             continue
-        entries = [entry for entry in (given, *given.values()) if isinstance(entry, Mapping)]
-        for entry in entries:
+        for entry in (parameters, *parameters.values()):
+            if not isinstance(entry, Mapping):
+                continue
             factor = entry.get("factor")
             if factor is not None and not entry.get("rope_type") and not entry.get("type"):
                 yield (
@@ -311,10 +311,9 @@ def _factor_without_a_type(case: Case) -> Iterator[str]:
 
 @_check
 def _query_temperature(case: Case) -> Iterator[str]:
-    given = (
-        case.model.entries.get("rope_parameters") or case.model.entries.get("rope_scaling") or {}
-    )
-    beta = given.get("llama_4_scaling_beta") if isinstance(given, Mapping) else None
+    entries = case.model.entries
+    parameters = entries.get("rope_parameters") or entries.get("rope_scaling")
+    beta = isinstance(parameters, Mapping) and parameters.get("llama_4_scaling_beta")
     if not beta:
         return
     yield (

@@ -33,8 +33,8 @@ def evidence_of(
         raise ImportError(said, name="safetensors")
     from safetensors import SafetensorError, safe_open
 
-    given = next(each.arguments for each in description.groups if each.arguments is not None)
-    rotary = Rotary(**given)
+    arguments = (group.arguments for group in description.groups)
+    rotary = Rotary(**next(entry for entry in arguments if entry is not None))
     # torch reads bfloat16, which NumPy does not have.
     framework = "numpy" if absent("torch") else "pt"
     path = os.fspath(path)
@@ -62,16 +62,16 @@ def evidence_of(
 
 def _some_layers(file: Any) -> list[tuple[Any, Any]]:
     names = {*file.keys()}
-    found = []
+    pairs = []
     for name in sorted(names):
         match = _QUERY.search(name)
         if match is None:
             continue
         key = f"{name[: match.start('name')]}{_KEYS[match['name']]}.weight"
         if key in names:
-            found.append((name, key))
+            pairs.append((name, key))
     # Spread over the depth of the model: the first layers often depend little on positions.
-    step = max(1, len(found) // _LAYERS)
+    step = max(1, len(pairs) // _LAYERS)
     return [
-        (file.get_tensor(query), file.get_tensor(key)) for query, key in found[::step][:_LAYERS]
+        (file.get_tensor(query), file.get_tensor(key)) for query, key in pairs[::step][:_LAYERS]
     ]

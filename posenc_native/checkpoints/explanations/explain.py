@@ -1,8 +1,8 @@
 """Explain a model's rotary encoding in plain words, from its configuration.
 
-There is a sentence for each fact, and a remark where engines are known to read the same
-configuration differently. Most reports of "the model is a little worse there" come from one of
-these differences.
+There is a sentence for every fact, and a remark where engines are known to read the same
+configuration differently. Most reports of "the model is a little worse there" come from such a
+difference.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def explain(config: Any) -> Explanation:
         config: a transformers configuration, its mapping, or a path: of a config.json, of a GGUF or
             ONNX file, of Meta's or Mistral's params.json, of Megatron-LM's arguments as JSON or
             YAML, of settings of torchtitan, torchtune, TensorRT-LLM, vLLM or SGLang, or of the
-            folder of one. Also the name of a preset, or a `Rotary`. The content of a file shows its
+            folder of such a file. Also the name of a preset, or a `Rotary`. The content shows the
             format; if it does not, ``"megatron:path"`` names it. ``'path+{"rope_scaling": ...}'``
             adds overrides to a Hugging Face configuration, as vLLM and SGLang do.
 
     Returns:
-        An ``Explanation``. For each group of layers that rotate alike it has their `Rotary`, the
+        An ``Explanation``. For every group of layers that rotate alike it has their `Rotary`, the
         factor of the softmax scale and sentences about them. It also has the layers without rotary
         encoding, warnings, entries that seem to concern the rotation but are not read, and the
         ``description`` that all formats share. ``print(explain(config))`` shows all of it.
@@ -62,14 +62,14 @@ def explain(config: Any) -> Explanation:
     """
     model = read(config, "explain")
     explained = tuple(_explained(model, group) for group in model.groups)
-    rotating = [found.rotary for found in explained if found.rotary is not None]
+    rotating = [layers.rotary for layers in explained if layers.rotary is not None]
     general = [_SEVERAL] if any(rotary != rotating[0] for rotary in rotating) else []
     general += _float32_phase(rotating, model.length)
     warnings = dict.fromkeys(
         text
         for check in CHECKS
-        for group, found in zip(model.groups, explained, strict=True)
-        for text in check(Case(model, group, found))
+        for group, layers in zip(model.groups, explained, strict=True)
+        for text in check(Case(model, group, layers.rotary))
     )
     return Explanation(
         model.model_type,
@@ -84,8 +84,8 @@ def explain(config: Any) -> Explanation:
 def _of_file(model: Description) -> list[str]:
     """The values that the file leaves to its engine, and remarks about this file."""
     # For the base of a Hugging Face configuration, a check has better words.
-    unknown = [] if model.entries else [each for each in model.unknown if each.assumed]
-    said = [f"{str(each)[0].upper()}{str(each)[1:]}." for each in unknown]
+    unknown = [] if model.entries else [str(entry) for entry in model.unknown if entry.assumed]
+    said = [f"{text[0].upper()}{text[1:]}." for text in unknown]
     if model.permuted_by:
         said.append(
             f"For this architecture {model.permuted_by} permutes the weights of queries and keys; "
@@ -196,9 +196,9 @@ def _scaling(model: Description, rotary: Rotary, base: float | None) -> list[str
 
 
 def _own_factors(model: Description, rotary: Rotary, base: float) -> list[str]:
-    """The factors of a file that gives one for each pair; those of pairs that turn."""
-    found = shares(rotary, base)
-    factors = 1 / found[found != 0]
+    """The factors of a file that has a factor for every pair; those of pairs that turn."""
+    of_base = shares(rotary, base)
+    factors = 1 / of_base[of_base != 0]
     if not len(factors) or np.abs(factors - 1).max() < SAME:
         return []
     said = f"{number(factors.min())} to {number(factors.max())}"
@@ -221,14 +221,12 @@ def _changed(pairs: npt.NDArray[np.bool_], how: str, most: float) -> str:
 
 def _general_words(scaling: Mapping[str, Any]) -> str:
     """A type without words of its own: its parameters."""
-    given = ", ".join(
+    parameters = ", ".join(
         f"{key} {value_text(value)}" for key, value in scaling.items() if key != "rope_type"
     )
-    return f"the frequencies follow a rule of this name{f' with {given}' if given else ''}."
-
-
-def _linear_words(scaling: Mapping[str, Any]) -> str:
-    return f"every frequency is divided by {number(scaling['factor'])}."
+    return "the frequencies follow a rule of this name" + (
+        f" with {parameters}." if parameters else "."
+    )
 
 
 def _ntk_words(scaling: Mapping[str, Any]) -> str:
@@ -239,10 +237,6 @@ def _ntk_words(scaling: Mapping[str, Any]) -> str:
         f"every frequency is divided by a power of {factor} that grows from pair to pair (NTK, "
         f"mixed_b {number(power)})."
     )
-
-
-def _ntk_alpha_words(scaling: Mapping[str, Any]) -> str:
-    return f"the base is stretched once (alpha {number(scaling['alpha'])})."
 
 
 def _dynamic_words(scaling: Mapping[str, Any]) -> str:
@@ -313,9 +307,9 @@ def _axial_words(scaling: Mapping[str, Any]) -> str:
 
 # Better words for some types; `_general_words` has those for all others.
 _SCALING_WORDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
-    "linear": _linear_words,
+    "linear": lambda scaling: f"every frequency is divided by {number(scaling['factor'])}.",
     "ntk": _ntk_words,
-    "ntk_alpha": _ntk_alpha_words,
+    "ntk_alpha": lambda scaling: f"the base is stretched once (alpha {number(scaling['alpha'])}).",
     "dynamic": _dynamic_words,
     "yarn": _yarn_words,
     "llama3": _llama3_words,

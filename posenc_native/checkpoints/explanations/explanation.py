@@ -20,6 +20,7 @@ _INTRODUCTION = (
     "its token, so that the score of the two depends only on how far apart they are."
 )
 
+_NO_DESCRIPTION = Description("", "", "", "", ())
 NOPE = "No rotary encoding (NoPE): queries and keys are used unchanged at every position."
 
 
@@ -50,12 +51,12 @@ class Explanation(Document):
 
     Attributes:
         model_type: of the language model, as in the configuration; "" if it has none.
-        layers: one entry for each group of layers that rotate alike.
+        layers: an entry for every group of layers that rotate alike.
         nope_layers: indices of the attention layers without rotary encoding. If such layers exist,
             but the configuration does not give their indices, it is empty and a warning says so.
         warnings: points on which engines are known to differ for such a configuration, and advice.
-        unread: entries that seem to concern the rotation, but are not read; each has its ``place``,
-            the similar entry ``near`` it, and ``why``.
+        unread: entries that seem to concern the rotation, but are not read. An entry has its
+            ``place``, the similar entry ``near`` it, and ``why``.
         description: the source in the form that all formats share.
     """
 
@@ -83,20 +84,20 @@ class Explanation(Document):
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as JSON values; numbers are numbers, lists are whole."""
-        about = self.description
+        about = self.description or _NO_DESCRIPTION
         return {
             "model_type": self.model_type,
-            "source": "" if about is None else about.source,
-            "format": "" if about is None else about.format,
-            "engine": "" if about is None else about.engine,
-            "layer_count": None if about is None else about.layer_count,
-            "length": None if about is None else about.length,
+            "source": about.source,
+            "format": about.format,
+            "engine": about.engine,
+            "layer_count": about.layer_count,
+            "length": about.length,
             "layers": [_layers_as_json(group) for group in self.layers],
             "nope_layers": list(self.nope_layers),
-            "unknown": [] if about is None else [vars(each) for each in about.unknown],
+            "unknown": [vars(unknown) for unknown in about.unknown],
             "warnings": list(self.warnings),
-            "unread": [each._asdict() for each in self.unread],
-            "permuted_by": "" if about is None else about.permuted_by,
+            "unread": [entry._asdict() for entry in self.unread],
+            "permuted_by": about.permuted_by,
         }
 
     def _read_by(self) -> str:
@@ -108,7 +109,7 @@ class Explanation(Document):
 
 def _layers_as_json(group: LayerExplanation) -> dict[str, Any]:
     rotary = group.rotary
-    found: dict[str, Any] = {
+    entry: dict[str, Any] = {
         "layer_type": group.layer_type,
         "layers": list(group.layers),
         "softmax_correction": group.softmax_correction,
@@ -116,7 +117,7 @@ def _layers_as_json(group: LayerExplanation) -> dict[str, Any]:
         "rotary": None,
     }
     if rotary is not None:
-        found["rotary"] = {
+        entry["rotary"] = {
             "head_dim": rotary.head_dim,
             "rotary_dim": rotary.rotary_dim,
             "rotary_start": rotary.rotary_start,
@@ -126,16 +127,16 @@ def _layers_as_json(group: LayerExplanation) -> dict[str, Any]:
             "scale": rotary.scale,
             "axis_map": None if rotary.axis_map is None else rotary.axis_map.tolist(),
             "inv_freq": rotary.inv_freq.tolist(),
-            "factors": _factors_as_json(group),
+            "factors": _factors_as_json(rotary, group.base),
         }
-    return found
+    return entry
 
 
-def _factors_as_json(group: LayerExplanation) -> list[float | None] | None:
-    """The factors of a file that gives them one by one; None for a pair that does not turn."""
-    if group.rotary is None or group.base is None or "inv_freq" not in group.rotary._given:
+def _factors_as_json(rotary: Rotary, base: float | None) -> list[float | None] | None:
+    """The factors of a file that has them by pair; None for a pair that does not turn."""
+    if base is None or "inv_freq" not in rotary._given:
         return None
-    return [1 / share if share else None for share in shares(group.rotary, group.base).tolist()]
+    return [1 / share if share else None for share in shares(rotary, base).tolist()]
 
 
 # Words

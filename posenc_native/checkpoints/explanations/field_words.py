@@ -1,4 +1,4 @@
-"""Values of two descriptions in words: each value, and whether the two are equal."""
+"""Values of two descriptions in words, and whether they are equal."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from posenc_native.checkpoints.formats.description import Description
+from posenc_native.checkpoints.formats.scaling_words import IMPLIED
 from posenc_native.core.frequencies.axes import pairs_by_axis
 from posenc_native.core.frequencies.frequencies import rounded_frequencies
 from posenc_native.encodings.rotary.rotary import Rotary
@@ -21,15 +22,15 @@ from .words import number
 SAME = 2.0**-20
 
 
-def close(one: float, other: float, error: float = SAME) -> bool:
+def close(first: float, second: float, error: float = SAME) -> bool:
     """Whether two numbers are equal within a relative error."""
-    return abs(one - other) <= error * max(abs(one), abs(other))
+    return abs(first - second) <= error * max(abs(first), abs(second))
 
 
 def texts(values: Sequence[Any]) -> tuple[str, str]:
     """Two values as people write them; None is "none"."""
-    one, other = ("none" if each is None else value_text(each) for each in values)
-    return one, other
+    first, second = ("none" if value is None else value_text(value) for value in values)
+    return first, second
 
 
 def axes(rotary: Rotary) -> str:
@@ -41,43 +42,39 @@ def axes(rotary: Rotary) -> str:
     return f"{', '.join(map(str, counts))} pairs by axis, {order}"
 
 
-# The parameters that frequencies depend on, by type, with their defaults.
-_COUNTING: dict[str, dict[str, Any]] = {
-    "yarn": {"factor": None, "original_max_position_embeddings": None, "beta_fast": 32.0,
-             "beta_slow": 1.0, "truncate": True},
-    "llama3": {"factor": None, "low_freq_factor": None, "high_freq_factor": None,
-               "original_max_position_embeddings": None},
-    "longrope": {"short_factor": None, "long_factor": None, "short_mscale": None,
-                 "long_mscale": None, "original_max_position_embeddings": None},
-}  # fmt: skip
+_NO_SCALING = {"rope_type": "default"}
+_TRAINED = "original_max_position_embeddings"
+# The parameters that frequencies depend on, by type.
+_COUNTING = {
+    "yarn": {"factor", _TRAINED, *IMPLIED},
+    "llama3": {"factor", "low_freq_factor", "high_freq_factor", _TRAINED},
+    "longrope": {"short_factor", "long_factor", "short_mscale", "long_mscale", _TRAINED},
+}
 
 
 def _counting(scaling: dict[str, Any]) -> dict[str, Any]:
     """The parameters of a scaling that frequencies depend on."""
-    known = _COUNTING.get(scaling["rope_type"])
-    if known is None:
+    if scaling["rope_type"] not in _COUNTING:
         return scaling
-    found = {key: value for key, value in scaling.items() if key in known}
-    usual = {key: value for key, value in known.items() if value is not None}
-    return {"rope_type": scaling["rope_type"], **usual, **found}
+    keys = {"rope_type", *_COUNTING[scaling["rope_type"]]}
+    return {key: value for key, value in {**IMPLIED, **scaling}.items() if key in keys}
 
 
-def scaling_words(one: Any, other: Any) -> tuple[str, str] | None:
-    """The parameters that differ between two scalings, in words for each; None if none differs."""
-    one, other = ({**(each or {"rope_type": "default"})} for each in (one, other))
-    for each in (one, other):
-        each.pop("seq_len", None)
-    if one["rope_type"] != other["rope_type"]:
-        return _type_words(one), _type_words(other)
-    one, other = _counting(one), _counting(other)
-    keys = [key for key in {**one, **other} if not _same_value(one.get(key), other.get(key))]
+def scaling_words(first: Any, second: Any) -> tuple[str, str] | None:
+    """The parameters that differ between two scalings, in words; None if none differs."""
+    first, second = (
+        {key: value for key, value in (scaling or _NO_SCALING).items() if key != "seq_len"}
+        for scaling in (first, second)
+    )
+    if first["rope_type"] != second["rope_type"]:
+        return _type_words(first), _type_words(second)
+    first, second = _counting(first), _counting(second)
+    keys = [key for key in {**first, **second} if not _same_value(first.get(key), second.get(key))]
     if not keys:
         return None
-    said = [
-        f"{each['rope_type']}, " + ", ".join(f"{key} {value_text(each.get(key))}" for key in keys)
-        for each in (one, other)
-    ]
-    return said[0], said[1]
+    said = [", ".join(f"{key} {value_text(scaling.get(key))}" for key in keys)
+            for scaling in (first, second)]  # fmt: skip
+    return f"{first['rope_type']}, {said[0]}", f"{first['rope_type']}, {said[1]}"
 
 
 def _type_words(scaling: dict[str, Any]) -> str:
@@ -87,12 +84,12 @@ def _type_words(scaling: dict[str, Any]) -> str:
     return f"{scaling['rope_type']}{f', factor {number(factor)}' if factor else ''}"
 
 
-def _same_value(one: Any, other: Any) -> bool:
-    if isinstance(one, (int, float)) and isinstance(other, (int, float)):
-        return close(float(one), float(other))
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        return len(one) == len(other) and all(map(_same_value, one, other))
-    return bool(one == other)
+def _same_value(first: Any, second: Any) -> bool:
+    if isinstance(first, (int, float)) and isinstance(second, (int, float)):
+        return close(float(first), float(second))
+    if isinstance(first, (list, tuple)) and isinstance(second, (list, tuple)):
+        return len(first) == len(second) and all(map(_same_value, first, second))
+    return bool(first == second)
 
 
 def value_text(value: Any) -> str:
@@ -112,19 +109,16 @@ def base_of(group: LayerGroup, rotary: Rotary) -> float | None:
 
 
 def shares(rotary: Rotary, base: float) -> npt.NDArray[np.float64]:
-    """The factor on each frequency that the base alone gives."""
-    found: npt.NDArray[np.float64]
-    found = rotary.inv_freq / rounded_frequencies(rotary.rotary_dim, base)
-    return found
+    """The frequencies as shares of those that the base alone gives."""
+    return np.asarray(rotary.inv_freq / rounded_frequencies(rotary.rotary_dim, base))
 
 
-def frequency_words(one: Rotary, other: Rotary) -> tuple[str, str]:
+def frequency_words(first: Rotary, second: Rotary) -> tuple[str, str]:
     """The pair whose frequencies differ most."""
-    a, b = np.abs(one.inv_freq), np.abs(other.inv_freq)
+    a, b = np.abs(first.inv_freq), np.abs(second.inv_freq)
     pair = int(np.argmax(np.abs(a - b) / np.maximum(np.maximum(a, b), 1e-300)))
-    said = [f"{number(each.inv_freq[pair])} radians per position" for each in (one, other)]
-    said[0] = f"pair {pair} turns by {said[0]}"
-    return said[0], said[1]
+    said = [f"{number(rotary.inv_freq[pair])} radians per position" for rotary in (first, second)]
+    return f"pair {pair} turns by {said[0]}", said[1]
 
 
 def in_words(description: Description, name: str, text: str) -> str:

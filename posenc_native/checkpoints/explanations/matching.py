@@ -1,4 +1,4 @@
-"""The layers of two descriptions that correspond to each other."""
+"""Match the layers of two descriptions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from posenc_native.models.config import LayerGroup
 
 @dataclass(frozen=True)
 class Match:
-    """Layers of the first and of the other model that correspond to each other."""
+    """Layers of the first model, and the layers of the second that correspond to them."""
 
     layers: tuple[int, ...]
     layer_type: str | None
@@ -21,31 +21,31 @@ class Match:
     @property
     def rotating(self) -> tuple[Rotary, Rotary] | None:
         """The two rotations, if both rotate."""
-        one, other = self.groups
-        if one.arguments is None or other.arguments is None:
+        first, second = self.groups
+        if first.arguments is None or second.arguments is None:
             return None
-        return Rotary(**one.arguments), Rotary(**other.arguments)
+        return Rotary(**first.arguments), Rotary(**second.arguments)
 
 
 class Matching:
-    """The layers of two descriptions that correspond to each other.
+    """Matches the layers of two descriptions.
 
     Attributes:
         matches: by number if both number their layers, else by type; a single group is compared
-            with all groups of the other.
+            with all groups of the other description.
         notes: sentences about layers that were left out.
     """
 
-    def __init__(self, one: Description, other: Description) -> None:
-        self.both = (one, other)
+    def __init__(self, first: Description, second: Description) -> None:
+        self.both = (first, second)
         self.notes: list[str] = []
         self.matches = list(self._matches())
 
     def _matches(self) -> Iterator[Match]:
-        by_number = [numbered(each) for each in self.both]
+        by_number = [numbered(description) for description in self.both]
         if all(by_number):
             yield from self._by_number(*by_number)
-        elif any(len(each.groups) == 1 for each in self.both):
+        elif any(len(description.groups) == 1 for description in self.both):
             alone = 0 if len(self.both[0].groups) == 1 else 1
             for group in self.both[1 - alone].groups:
                 pair = (self.both[alone].groups[0], group)
@@ -65,49 +65,45 @@ class Matching:
             yield from self._by_type()
 
     def _by_number(
-        self, one: dict[int, LayerGroup], other: dict[int, LayerGroup]
+        self, first: dict[int, LayerGroup], second: dict[int, LayerGroup]
     ) -> Iterator[Match]:
         together: dict[tuple[int, int], list[int]] = {}
-        ids = [_first_alike(each) for each in self.both]
-        for layer in sorted(one.keys() & other.keys()):
-            key = ids[0][id(one[layer])], ids[1][id(other[layer])]
+        ids = [_first_alike(description) for description in self.both]
+        for layer in sorted(first.keys() & second.keys()):
+            key = ids[0][id(first[layer])], ids[1][id(second[layer])]
             together.setdefault(key, []).append(layer)
-        every = len(together) == 1 and len(one) == len(other)
+        every = len(together) == 1 and len(first) == len(second)
         for layers in together.values():
-            groups = one[layers[0]], other[layers[0]]
-            kinds = {one[layer].layer_type or other[layer].layer_type for layer in layers}
+            groups = first[layers[0]], second[layers[0]]
+            kinds = {first[layer].layer_type or second[layer].layer_type for layer in layers}
             label = kinds.pop() if len(kinds) == 1 else None
             yield Match(() if every else tuple(layers), None if every else label, groups)
 
     def _by_type(self) -> Iterator[Match]:
-        one, other = ({group.layer_type: group for group in each.groups} for each in self.both)
-        for label in one:
-            if label in other:
-                yield Match((), label, (one[label], other[label]))
+        first, second = ({group.layer_type: group for group in side.groups} for side in self.both)
+        for label in first:
+            if label in second:
+                yield Match((), label, (first[label], second[label]))
 
 
 def numbered(description: Description) -> dict[int, LayerGroup]:
-    """The group of each layer; empty if layers have no numbers."""
+    """The groups by layer; empty if layers have no numbers."""
     if not all(group.layers for group in description.groups):
         return {}
     return {layer: group for group in description.groups for layer in group.layers}
 
 
 def _first_alike(description: Description) -> dict[int, int]:
-    """For each group, by its id, the first that rotates alike: some differ only in windows."""
-    found: dict[int, int] = {}
-    first: list[tuple[LayerGroup, Rotary | None]] = []
+    """Ids of groups, and of the first group that rotates alike: some differ only in windows."""
+    ids: dict[int, int] = {}
+    rotations: list[tuple[LayerGroup, Rotary | None]] = []
     for group in description.groups:
         rotary = None if group.arguments is None else Rotary(**group.arguments)
-        alike = next(
-            (
-                id(known)
-                for known, its in first
-                if its == rotary and known.softmax_correction == group.softmax_correction
-            ),
-            None,
+        alike = (
+            id(earlier)
+            for earlier, rotation in rotations
+            if rotation == rotary and earlier.softmax_correction == group.softmax_correction
         )
-        if alike is None:
-            first.append((group, rotary))
-        found[id(group)] = id(group) if alike is None else alike
-    return found
+        ids[id(group)] = next(alike, id(group))
+        rotations.append((group, rotary))
+    return ids

@@ -8,7 +8,7 @@ import numpy as np
 
 
 def layer_numbers(layers: tuple[int, ...]) -> str:
-    """The numbers of layers, as a rule if they follow one."""
+    """The numbers of layers, or the rule that they follow."""
     if len(layers) == 1:
         return str(layers[0])
     steps = set(np.diff(layers).tolist())
@@ -51,6 +51,6 @@ def times(value: float) -> str:
 
 
 def turn_text(frequency: float) -> str:
-    """The number of positions that one turn takes, at a frequency in radians per position."""
+    """The number of positions that a turn takes, at a frequency in radians per position."""
     turn = 2 * math.pi / frequency
     return f"{turn:.1f}" if turn < 100 else f"{turn:,.0f}" if turn < 1e9 else f"{turn:.2g}"
