@@ -98,8 +98,8 @@ Described::Described(PyObject* object) {
 
 py::object Described::on_device_of(PyObject* tensor) const {
   static PyObject* const method = PyUnicode_InternFromString("_of");
-  py::object both = py::reinterpret_steal<py::object>(
-      PyObject_CallMethodOneArg(rotary_.ptr(), method, tensor));
+  py::object both =
+      py::reinterpret_steal<py::object>(PyObject_CallMethodOneArg(rotary_.ptr(), method, tensor));
   if (!both) throw py::error_already_set();
   if (!PyTuple_CheckExact(both.ptr()) || PyTuple_GET_SIZE(both.ptr()) != 2) {
     throw py::type_error("Rotary._of: expected a pair");
@@ -108,9 +108,8 @@ py::object Described::on_device_of(PyObject* tensor) const {
 }
 
 void define_bound(py::module_& door) {
-  static PyMethodDef methods[] = {
-      {"call_bound", as_method(&call_at_door), METH_FASTCALL, nullptr},
-      {nullptr, nullptr, 0, nullptr}};
+  static PyMethodDef methods[] = {{"call_bound", as_method(&call_at_door), METH_FASTCALL, nullptr},
+                                  {nullptr, nullptr, 0, nullptr}};
   bound_type();
   add_methods(door, methods);
 }

@@ -137,7 +137,8 @@ class BoundRotation final : public BoundCall {
       if (follower == tensors::Follower::kOther) return not_mine();
       records = follower == tensors::Follower::kAutograd;
       const tensors::Form form = in_place_ ? tensors::Form::kInPlace : tensors::Form::kNew;
-      if (!library.has_own_kernels(tensors::Operation::kRotateTwo, form, Place())) return not_mine();
+      if (!library.has_own_kernels(tensors::Operation::kRotateTwo, form, Place()))
+        return not_mine();
     }
     RotaryArgs args = args_;
     Bytes bytes[3];

@@ -41,15 +41,15 @@ PYBIND11_MODULE(unguarded, m, pybind11::mod_gil_not_used()) {
 #if defined(POSENC_CUDA_ON_HOST)
   define_cuda_on_host(m);
 #endif
-  m.def("use_tensors", [](py::handle tensor, py::handle parameter, py::handle empty_like,
-                          py::handle float32, py::handle increment, const py::tuple& addresses,
-                          const py::tuple& keys, const py::dict& forward_mode,
-                          const py::set& registered, const py::tuple& kernels,
-                          const py::tuple& gpu_kernels, uintptr_t runners) {
-    return posenc::tensors::Library::get().use(tensor, parameter, empty_like, float32, increment,
-                                               addresses, keys, forward_mode, registered, kernels,
-                                               gpu_kernels, runners);
-  });
+  m.def("use_tensors",
+        [](py::handle tensor, py::handle parameter, py::handle empty_like, py::handle float32,
+           py::handle increment, const py::tuple& addresses, const py::tuple& keys,
+           const py::dict& forward_mode, const py::set& registered, const py::tuple& kernels,
+           const py::tuple& gpu_kernels, uintptr_t runners) {
+          return posenc::tensors::Library::get().use(tensor, parameter, empty_like, float32,
+                                                     increment, addresses, keys, forward_mode,
+                                                     registered, kernels, gpu_kernels, runners);
+        });
   m.def("use_gpu", [](int index) { posenc::tensors::Library::get().use_gpu(index); });
   m.def("stand_in", [](bool so) { posenc::tensors::Library::get().stand_in(so); });
   m.def("use_tables", [](const py::type& type) {

@@ -187,9 +187,10 @@ py::tuple norm_rotary_backward(py::handle grad_q, py::handle grad_k, py::handle 
 py::object rotary_append(py::handle q, py::handle k, py::handle v, AppendByPositions options,
                          py::handle to) {
   const char* const function = "rotary_append";
-  return with_angles<AppendByTables>(function, q, options, false, [&](auto angles, int64_t head_dim) {
-    return NormRotation(function, q, angles, head_dim).append(q, k, v, to);
-  });
+  return with_angles<AppendByTables>(
+      function, q, options, false, [&](auto angles, int64_t head_dim) {
+        return NormRotation(function, q, angles, head_dim).append(q, k, v, to);
+      });
 }
 
 }  // namespace

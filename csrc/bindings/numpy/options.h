@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/huge_pages.h"
 #include "bindings/numpy/arguments.h"
 #include "bindings/numpy/description.h"
 #include "bindings/numpy/door.h"
-#include "bindings/huge_pages.h"
 #include "bindings/numpy/run.h"
 #include "core/norm_rotary.h"
 
@@ -169,9 +169,7 @@ class CallArguments {
   bool all_read() const { return all_read_ && !(has_host_memory_ && is_elsewhere()); }
 
   // Whether the tensors are in the memory of a GPU.
-  bool is_elsewhere() const {
-    return of_tensors_ && tensors::Library::get().is_elsewhere(place_);
-  }
+  bool is_elsewhere() const { return of_tensors_ && tensors::Library::get().is_elsewhere(place_); }
 
   // Runs work on tensors that the torch operators' kernels are for: run(runners, place). False for
   // other work; `bytes`: what it writes.
@@ -283,8 +281,8 @@ class CallArguments {
                                   bool of_float32 = false) {
     const Dtype dtype = of_float32 ? Dtype::kFloat32 : like.array().dtype;
     if (!all_read()) return {};
-    return made(tensors::Library::get().new_empty(like.object(), shape, rank, dtype, of_float32,
-                                                  place_));
+    return made(
+        tensors::Library::get().new_empty(like.object(), shape, rank, dtype, of_float32, place_));
   }
 
   // New integers of this shape.
@@ -360,8 +358,7 @@ class CallArguments {
   }
 
   ArrayArgument described(py::handle object) {
-    ArrayArgument argument =
-        ArrayArgument::of_tensor(py::reinterpret_borrow<py::object>(object));
+    ArrayArgument argument = ArrayArgument::of_tensor(py::reinterpret_borrow<py::object>(object));
     if (!argument) {
       all_read_ = false;
     } else if (!has_place_) {
@@ -386,7 +383,7 @@ class CallArguments {
   bool all_read_ = true;
   bool has_host_memory_ = false;  // options that are no tensors
   bool has_place_ = false;
-  Place place_;  // of the tensors
+  Place place_;                                      // of the tensors
   std::optional<ArrayArgument> arrays_[kMaxArrays];  // few are given
   size_t array_count_ = 0;
   int64_t integers_[kMaxArrays][kMaxListed];

@@ -239,9 +239,10 @@ py::object apply_rotary_qk(py::handle q, py::handle k, PositionOptions options, 
   const char* const function = "apply_rotary_qk";
   const py::handle first = operand(q, k);
   const bool two = !q.is_none() && !k.is_none();
-  return with_angles<TableOptions>(function, first, options, two, [&](auto angles, int64_t head_dim) {
-    return Rotation(function, first, angles, head_dim).rotate(q, k, to);
-  });
+  return with_angles<TableOptions>(
+      function, first, options, two, [&](auto angles, int64_t head_dim) {
+        return Rotation(function, first, angles, head_dim).rotate(q, k, to);
+      });
 }
 
 // A call with a Rotary that is like recent ones is not checked again.
@@ -258,7 +259,7 @@ PyObject* apply_rotary_qk_at_door(PyObject* module, PyObject* const* args, Py_ss
       const Described rotary(options[kInvFreq]);
       if (!rotary) return not_mine().release().ptr();
       PyObject* const layout = is_left_out(kLayout) ? rotary->layout.ptr() : options[kLayout];
-      PyObject* const call[] = {args[0], args[1],          options[kPositions],
+      PyObject* const call[] = {args[0], args[1],           options[kPositions],
                                 layout,  options[kInverse], args[kTo]};
       return rotary.calls()(call, std::size(call)).release().ptr();
     });
@@ -287,11 +288,11 @@ void define_rotary(py::module_& m, py::module_& door) {
                                   method<&selective_rotary_qk>("selective_rotary_qk"),
                                   {nullptr, nullptr, 0, nullptr}};
   add_methods(m, methods);
-  static PyMethodDef at_door[] = {method<&apply_rotary, true>("apply_rotary"),
-                                  {"apply_rotary_qk", as_method(&apply_rotary_qk_at_door),
-                                   METH_FASTCALL, nullptr},
-                                  method<&selective_rotary_qk, true>("selective_rotary_qk"),
-                                  {nullptr, nullptr, 0, nullptr}};
+  static PyMethodDef at_door[] = {
+      method<&apply_rotary, true>("apply_rotary"),
+      {"apply_rotary_qk", as_method(&apply_rotary_qk_at_door), METH_FASTCALL, nullptr},
+      method<&selective_rotary_qk, true>("selective_rotary_qk"),
+      {nullptr, nullptr, 0, nullptr}};
   add_methods(door, at_door);
 }
 

@@ -197,8 +197,8 @@ py::object rotary_tables_at_door(py::handle positions, py::handle inv_freq, py::
     return rotary_tables(positions, rotary->inv_freq, rotary->axis_map, rotary->scale, dtype);
   }
   const py::object pair = rotary.on_device_of(positions.ptr());
-  return rotary_tables(positions, PyTuple_GET_ITEM(pair.ptr(), 0),
-                       PyTuple_GET_ITEM(pair.ptr(), 1), rotary->scale, dtype);
+  return rotary_tables(positions, PyTuple_GET_ITEM(pair.ptr(), 0), PyTuple_GET_ITEM(pair.ptr(), 1),
+                       rotary->scale, dtype);
 }
 
 }  // namespace

@@ -524,8 +524,8 @@ class Library {
   int key_count_ = 0;
   size_t content_ = 0;
   std::atomic<PyObject*> type_{nullptr};
-  py::handle parameter_type_, is_negated_, empty_like_, increment_, forward_mode_,
-      registered_, kernels_;
+  py::handle parameter_type_, is_negated_, empty_like_, increment_, forward_mode_, registered_,
+      kernels_;
   py::handle gpu_kernels_;
   const Runners* runners_ = nullptr;
   std::atomic<uint64_t> gpus_{0};  // a bit for each that is in use

@@ -9,10 +9,8 @@
 namespace posenc::operators {
 namespace {
 
-#define POSENC_RUNNER(function, Args)                    \
-  [](const char* name, Place place, const Args& args) {  \
-    function(Call(name, Device(place)), args);           \
-  }
+#define POSENC_RUNNER(function, Args) \
+  [](const char* name, Place place, const Args& args) { function(Call(name, Device(place)), args); }
 
 int64_t runners() {
   static const Runners table = {Runners::kLayout,

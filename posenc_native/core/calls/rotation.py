@@ -1,9 +1,9 @@
 """The options of a rotation, declared once for all layers.
 
 Below the public functions a call is ``f(x, *rotation, out)`` or ``f(q, k, *rotation, inplace)``:
-the fields of a `Rotation` in their order, which the native module uses, too. Public functions pass the
-options on by position. Code that inspects them makes the record: ``Rotation(*options)``. Options at
-the end may be omitted.
+the fields of a `Rotation` in their order, which the native module uses, too. Public functions pass
+the options on by position. Code that inspects them makes the record: ``Rotation(*options)``.
+Options at the end may be omitted.
 
 `Rotation.inv_freq` is where angles come from, besides positions: frequencies, or `Tables` of
 cosines and sines. The operators' schemas have the parts of tables one by one: `flat`.

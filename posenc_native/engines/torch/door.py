@@ -78,7 +78,7 @@ _FOLLOWERS = (
 def _stops(device: str) -> tuple[str, ...]:
     """Dispatch keys at which a call on plain tensors may stop.
 
-    Fallbacks for all operators need no check: torch has its own there, and accepts no second fallback.
+    Fallbacks for all operators need no check: torch has its own there, and accepts no second.
     """
     of_device = device, f"Autograd{device}", f"Autocast{device}"
     return (*of_device, "Autograd", "ADInplaceOrView", "BackendSelect")
