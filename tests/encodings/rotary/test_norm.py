@@ -275,8 +275,7 @@ MODELS = {
 @pytest.mark.parametrize("model", MODELS)
 def test_as_written_is_what_models_of_transformers_compute(model, dtype):
     """Bit for bit, but where a last bit of r shows: torch adds squares in an order of its own."""
-    import torch
-
+    torch = pytest.importorskip("torch")
     module = attention_of(model)
     name, weight_of, options = MODELS[model]
     torch.manual_seed(0)

@@ -183,10 +183,10 @@ def test_there_and_back(backend: str) -> None:
 # --- tensors
 
 
-def torch_and_heads(*shape: int, dtype: Any = None) -> tuple[Any, Any]:
+def torch_and_heads(*shape: int, dtype: str = "float32") -> tuple[Any, Any]:
     torch = pytest.importorskip("torch")
     generator = torch.Generator().manual_seed(0)
-    return torch, torch.randn(shape, generator=generator, dtype=dtype or torch.float32)
+    return torch, torch.randn(shape, generator=generator, dtype=getattr(torch, dtype))
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
@@ -220,7 +220,7 @@ def test_tensors_have_the_bits_of_arrays(options: Any, dtype: str) -> None:
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_gradients(options: Any) -> None:
-    torch, x = torch_and_heads(2, 2, 3, 20, dtype=__import__("torch").float64)
+    torch, x = torch_and_heads(2, 2, 3, 20, dtype="float64")
     inv_freq = torch.tensor(pn.rotary.rotary_frequencies(16)[0], dtype=torch.float64)
     positions = torch.tensor([0.5, 3.0, 7.25], dtype=torch.float64)
     tables = pn.rotary_tables(positions, inv_freq, dtype=torch.float64)
