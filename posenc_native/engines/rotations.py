@@ -88,6 +88,10 @@ def run(call: Call, contiguous: bool = False) -> Any:
     """The results of a call from the engine for its inputs; contiguous: copy inputs to C order."""
     verb, inputs, rotation, outs, *of_norm = call  # unpacked: _replace takes a microsecond
     function = verb.name
+    if outs is None and not contiguous and not call.norm and late.operations_on(inputs[0]):
+        results = late.torch_operations().at_door.rotate(verb, inputs, rotation)
+        if results is not NotImplemented:
+            return results
     try:
         rope = description_in(rotation.inv_freq)
         if rope is not None:

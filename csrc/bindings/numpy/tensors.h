@@ -347,9 +347,7 @@ class Library {
         return made;
       }
     }
-    PyObject* const result = PyObject_CallOneArg(empty_like_.ptr(), tensor.ptr());
-    if (result == nullptr) throw py::error_already_set();
-    return py::reinterpret_steal<py::object>(result);
+    return there_is(PyObject_CallOneArg(empty_like_.ptr(), tensor.ptr()));
   }
 
   // A new tensor of int64 of this shape; nothing where this torch has no quick way.
@@ -380,10 +378,8 @@ class Library {
       PyTuple_SET_ITEM(sizes.ptr(), i, py::int_(shape[i]).release().ptr());
     }
     PyObject* const arguments[] = {like.ptr(), sizes.ptr(), float32_.ptr()};
-    PyObject* const result = PyObject_VectorcallMethod(new_empty_.ptr(), arguments, 2,
-                                                       of_float32 ? names_of_new_.ptr() : nullptr);
-    if (result == nullptr) throw py::error_already_set();
-    return py::reinterpret_steal<py::object>(result);
+    return there_is(PyObject_VectorcallMethod(new_empty_.ptr(), arguments, 2,
+                                              of_float32 ? names_of_new_.ptr() : nullptr));
   }
 
  private:
@@ -419,8 +415,17 @@ class Library {
     }
   }
 
+  // Memory that torch has made. Where there is none, the general path says so.
+  static py::object there_is(PyObject* memory) {
+    if (memory == nullptr) {
+      PyErr_Clear();
+      fail_value("", "out", "memory", "none");
+    }
+    return py::reinterpret_steal<py::object>(memory);
+  }
+
   // Past Python's parser of arguments, which takes longer than the memory does; nothing where this
-  // torch has no such way, or fails: Python's then says why.
+  // torch has no such way.
   py::object empty(const int64_t* shape, const int64_t* strides, int rank, Dtype dtype,
                    Place place) const {
     const int32_t number = scalar_type(dtype);
@@ -431,7 +436,7 @@ class Library {
     };
     // The allocator of a GPU may wait for it, or for a thread that wants the interpreter.
     const int32_t error = place.is_cpu() ? make() : numpy::without_interpreter(make);
-    if (error != 0) return {};
+    if (error != 0) there_is(nullptr);
     PyObject* const wrapped = questions_.wrap(made);
     questions_.delete_tensor(made);  // the reference, not the tensor
     if (wrapped == nullptr) throw py::error_already_set();

@@ -23,6 +23,7 @@ from posenc_native.engines.verbs import RotaryVerb, Verb
 
 from . import batching, fakes, library, norm_rotary, relative, rotary, sinusoids
 from .door import is_dynamo_compiling
+from .gradients import at_door
 from .inputs import diagonals_tensor
 from .sharded.taken_apart import sharded, taken_apart
 
@@ -32,6 +33,7 @@ __all__ = [
     "add_toeplitz_bias",
     "apply_rotary",
     "apply_rotary_qk",
+    "at_door",
     "diagonal_sums",
     "diagonals_tensor",
     "is_dynamo_compiling",
