@@ -232,6 +232,57 @@ def _decode(options: Options, dtype: torch.dtype, tokens: int) -> Rows:
     ]  # fmt: skip
 
 
+class _Captured:
+    """A call that is captured in a CUDA graph the first time and replayed after that."""
+
+    def __init__(self, call: Callable[[Any], object]) -> None:
+        self._call = call
+        self._graphs: dict[int, Any] = {}
+
+    def __call__(self, b: QueryKey) -> None:
+        if not b.memory.is_cuda:  # where rows are tried without a GPU
+            self._call(b)
+            return
+        if b.work not in self._graphs:
+            self._call(b)
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                self._call(b)
+            self._graphs[b.work] = graph
+        self._graphs[b.work].replay()
+
+
+LAYERS = 32
+
+
+def _step(options: Options, dtype: torch.dtype, tokens: int) -> Rows:
+    """What stands before attention in the layers of a decoding step, with a graph and without."""
+    rope = pn.Rotary(HEAD_DIM, base=BASE, layout="bshd")
+    at = torch.randint(100, (tokens, 1))
+    weight = torch.linspace(0.5, 1.5, HEAD_DIM).to(dtype)
+    caches = torch.zeros((2, tokens, 128, K_HEADS, HEAD_DIM), dtype=dtype)
+    options_of_append: dict[str, Any] = {
+        "q_weight": weight, "k_weight": weight, "cache_layout": "bshd", "inplace": True,
+    }  # fmt: skip
+
+    def append(b: QueryKey) -> None:
+        rope.append(b.q, b.k, b.k, at, *caches, at, **options_of_append)
+
+    def step(b: QueryKey) -> None:
+        for _ in range(LAYERS):
+            append(b)
+
+    return [QueryKey(dtype, "bshd", tokens, 1, 32)], [
+        *ours(
+            "Rotary.norm", {"in place": lambda b: rope.norm(b.q, b.k, at, inplace=True)}, OF_HOST
+        ),
+        *ours("Rotary.append, norm", {"in place": append}, OF_HOST),
+        *ours(f"{LAYERS} layers", {"in place": step}),
+        *ours(f"{LAYERS} layers, CUDA graph", {"in place": _Captured(step)}),
+    ]
+
+
 # --- Sinusoids
 
 
@@ -370,6 +421,7 @@ TABLE: list[tuple[str, Callable[..., Rows], list[tuple[Any, ...]]]] = [
         (F16, 4, 4096, 32, "bshd", "half"),
     ]),
     (f"decode, {{1}} x 1 tokens, {_HEADS}, {{0}}", _decode, [(BF16, 1), (BF16, 64), (BF16, 256)]),
+    (f"a decoding step, {{1}} x 1 tokens, {_HEADS}, {{0}}", _step, [(BF16, 1), (BF16, 64)]),
     (f"packed, {{1}} tokens, {_HEADS}, {{0}}, thd", _packed, [(BF16, 16384)]),
     (f"backward, {{1}} x {{2}} tokens, {_HEADS}, {{0}}, bshd", _backward, [(BF16, 4, 4096)]),
     (f"norm and rotation, {{1}} x {{2}} tokens, {_HEADS}, {{0}}, bshd", _normed,
