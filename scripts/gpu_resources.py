@@ -196,6 +196,9 @@ LIMITS = [
     Limits(r"SelectiveSteps<", 3150, wide_stores=False),
     Limits(r"SelectiveScan<", 1860, lambda _: 16),  # segments at once, in two places
     Limits(r"SelectiveCarry<", 1460, lambda _: 16),
+    # Phases are 64 bits wide.
+    Limits(r"Phases<", 2830, lambda v: v.policy["kStepReads"], wide_stores=False),
+    Limits(r"PhaseTables<", 200),
     # One number for each column, in float64 whatever the parts are in.
     Limits(r"ColumnSums<", 370),
     Limits(r"Sinusoidal<B?Float16, 8, false", 7650, _of_sinusoids),  # two sincos for 8 pairs

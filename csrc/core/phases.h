@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "core/phase.h"
 #include "core/view.h"
 
 namespace posenc {
@@ -39,8 +40,8 @@ struct AccumulateArgs {
   Array state;                // int64 [..., P], before the first step
   int64_t* phases = nullptr;  // in C order
 
-  int64_t tokens() const { return steps.shape[steps.rank - 2]; }
-  int64_t pairs() const { return steps.shape[steps.rank - 1]; }
+  POSENC_HD int64_t tokens() const { return steps.shape[steps.rank - 2]; }
+  POSENC_HD int64_t pairs() const { return steps.shape[steps.rank - 1]; }
   int64_t blocks() const { return (pairs() + kColumns - 1) / kColumns; }
   int64_t outer() const {
     int64_t count = 1;

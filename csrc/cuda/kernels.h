@@ -17,6 +17,7 @@
 
 #include "core/lookup.h"
 #include "core/norm_rotary.h"
+#include "core/phases.h"
 #include "core/rotary.h"
 #include "core/sinusoidal.h"
 #include "core/toeplitz.h"
@@ -47,6 +48,9 @@ cudaError_t norm_rotary_gradient(const NormRotaryGradientArgs& args, Queue queue
 int64_t norm_gradient_workspace(
     const NormRotaryGradientArgs& args);  // bytes, which the caller gives
 cudaError_t sinusoidal(const SinusoidalArgs& args, Queue queue);
+// Steps that are no angles count as 0.
+cudaError_t accumulated_phases(const AccumulateArgs& args, Queue queue);
+cudaError_t phase_tables(const PhaseTablesArgs& args, Queue queue);
 cudaError_t toeplitz(const ToeplitzArgs& args, Queue queue);
 // Two launches where a grid has few entries.
 cudaError_t diagonal_sums(const ToeplitzArgs& args, Queue queue);

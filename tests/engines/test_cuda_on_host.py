@@ -879,6 +879,34 @@ def test_turns_of_steps(dtype):
     assert np.array_equal(CUDA_ON_HOST.turns_of_steps(steps), expected.reshape(-1))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("order", [(0, False), (5, True)])
+def test_phases_of_any_shape_and_stride(dtype, order, as_before):
+    """Rows and pairs that do not fill a block, fewer tokens than threads and many more."""
+    rng = np.random.default_rng(0)
+    CUDA_ON_HOST.simulate(*order)
+    for shape in [(1, 1), (2, 31, 8), (3, 2, 33, 9), (2, 300, 20), (1, 0, 4), (2, 5, 0), (0, 4, 3)]:
+        whole = steps_as(dtype, rng, (*shape[:-1], 2 * shape[-1]))
+        before = states(rng, *shape[:-2], 2 * shape[-1])
+        for steps, state in (
+            (whole[..., : shape[-1]], None),
+            (whole[..., ::-2], before[..., ::2]),
+            (np.moveaxis(np.moveaxis(whole, -2, 0).copy(), 0, -2)[..., ::2], before[..., 1::2]),
+        ):
+            ours, theirs = (m.accumulated_phases(steps, state) for m in (CUDA_ON_HOST, NATIVE))
+            assert_same_bits(ours, theirs)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tables_of_phases_at_any_address(dtype, as_before):
+    phases = states(np.random.default_rng(0), 1100)
+    for count, first in ((0, 0), (1, 0), (4, 0), (1100, 0), (1097, 0), (1096, 1), (8, 4)):
+        some = phases[first : first + count]
+        results = (module.phase_tables(some, DTYPES[dtype]) for module in (CUDA_ON_HOST, NATIVE))
+        for ours, theirs in zip(*results, strict=True):
+            assert_same_bits(ours, theirs)
+
+
 def tensors_by_steps(
     layout: str, rng: np.random.Generator, dtype: str, steps: str, tokens: int,
     heads: tuple[int, int, int], dim: int, pairs: int,

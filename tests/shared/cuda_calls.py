@@ -100,6 +100,10 @@ CALLS = {
         i.x, i.k, i.steps, layout="bhsd", pairing="interleaved", inplace=True),
     "selective_rotary_qk out": lambda i: pn.selective_rotary_qk(
         i.x, None, i.steps, layout="bhsd", out=(i.out, None))[::2],
+    "accumulated_phases": lambda i: (
+        pn.selective.accumulated_phases(i.steps, axis=2, state=i.state),
+    ),
+    "phase_tables": lambda i: pn.selective.phase_tables(i.state, dtype=torch.bfloat16),
     "norm_rotary_qk": lambda i: pn.norm_rotary_qk(
         i.x, i.k, i.positions, i.f, q_weight=i.x[0, :, 0], norm_over="token"
     ),

@@ -70,6 +70,14 @@ void norm_rotate_back(const char* function, int32_t device, const NormRotaryGrad
   run_kernel(function, device, args, &norm_rotary_gradient);
 }
 
+void accumulate_phases(const char* function, int32_t device, const AccumulateArgs& args) {
+  run_kernel(function, device, args, &accumulated_phases);
+}
+
+void write_phase_tables(const char* function, int32_t device, const PhaseTablesArgs& args) {
+  run_kernel(function, device, args, &phase_tables);
+}
+
 void lay_diagonals(const char* function, int32_t device, const ToeplitzArgs& args) {
   run_kernel(function, device, args, &toeplitz);
 }

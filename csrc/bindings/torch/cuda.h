@@ -6,6 +6,7 @@
 
 #include "core/lookup.h"
 #include "core/norm_rotary.h"
+#include "core/phases.h"
 #include "core/rotary.h"
 #include "core/sinusoidal.h"
 #include "core/toeplitz.h"
@@ -28,6 +29,8 @@ void run(const char* function, int32_t device, const NormRotaryArgs& args);
 // args.workspace has norm_gradient_workspace(args) bytes, which the caller gives.
 void norm_rotate_back(const char* function, int32_t device, const NormRotaryGradientArgs& args);
 int64_t norm_gradient_workspace(const NormRotaryGradientArgs& args);
+void accumulate_phases(const char* function, int32_t device, const AccumulateArgs& args);
+void write_phase_tables(const char* function, int32_t device, const PhaseTablesArgs& args);
 void lay_diagonals(const char* function, int32_t device, const ToeplitzArgs& args);
 // args.workspace has diagonal_sums_workspace(args) bytes, which the caller gives.
 void sum_diagonals(const char* function, int32_t device, const ToeplitzArgs& args);

@@ -44,6 +44,7 @@ void implement(Library& m) {
   implement_rotary(m);
   implement_norm_rotary(m);
   implement_relative(m);
+  implement_phases(m);
 }
 
 }  // namespace
@@ -67,7 +68,6 @@ STABLE_TORCH_LIBRARY(posenc_native, m) {
 STABLE_TORCH_LIBRARY_IMPL(posenc_native, CPU, m) {
   posenc::operators::implement(m);
   posenc::operators::implement_turns_on_cpu(m);
-  posenc::operators::implement_phases_on_cpu(m);
 }
 
 #ifdef POSENC_CUDA_ARCHITECTURES

@@ -18,9 +18,7 @@ void implement_sinusoidal(Library& m);
 void implement_rotary(Library& m);
 void implement_norm_rotary(Library& m);
 void implement_relative(Library& m);
-
-// Phases that data decide, of the CPU alone.
-void implement_phases_on_cpu(Library& m);
+void implement_phases(Library& m);
 
 // Frequencies in turns: on the CPU, and for calls without a tensor that would name a device.
 void implement_turns_on_cpu(Library& m);

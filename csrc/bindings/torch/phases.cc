@@ -1,4 +1,4 @@
-// Phases that data decide, as operators of the CPU; on other devices they are a composition.
+// Phases that data decide, as operators.
 
 #include "core/phases.h"
 
@@ -21,9 +21,8 @@ Tensor accumulated_phases(const Tensor& steps, const OptionalTensor& state) {
     const std::optional<Array> before = call.describe("state", state);
     const std::vector<int64_t> shape(given.shape, given.shape + given.rank);
     const Tensor phases = new_tensor(shape, ScalarType::Long, call.device);
-    cpu::accumulate_phases(
-        check_accumulate(call.function, given, pointer(before), call.describe("phases", phases)),
-        run_rows);
+    accumulate_phases(call, check_accumulate(call.function, given, pointer(before),
+                                             call.describe("phases", phases)));
     return phases;
   });
 }
@@ -35,9 +34,8 @@ std::tuple<Tensor, Tensor> phase_tables(const Tensor& phases, ScalarType dtype) 
     const std::vector<int64_t> shape(given.shape, given.shape + given.rank);
     const Tensor cosine = new_tensor(shape, dtype, call.device);
     const Tensor sine = new_tensor(shape, dtype, call.device);
-    cpu::write_phase_tables(check_phase_tables(call.function, given, call.describe("cos", cosine),
-                                               call.describe("sin", sine)),
-                            run_rows);
+    write_phase_tables(call, check_phase_tables(call.function, given, call.describe("cos", cosine),
+                                                call.describe("sin", sine)));
     return std::tuple(cosine, sine);
   });
 }
@@ -49,7 +47,7 @@ void define_phases(Library& m) {
   m.def("phase_tables(Tensor phases, ScalarType dtype) -> (Tensor, Tensor)");
 }
 
-void implement_phases_on_cpu(Library& m) {
+void implement_phases(Library& m) {
   m.impl("accumulated_phases", TORCH_BOX(&accumulated_phases));
   m.impl("phase_tables", TORCH_BOX(&phase_tables));
 }

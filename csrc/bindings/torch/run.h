@@ -9,6 +9,7 @@
 #include "bindings/torch/tensors.h"
 #include "core/lookup.h"
 #include "core/norm_rotary.h"
+#include "core/phases.h"
 #include "core/rotary.h"
 #include "core/sinusoidal.h"
 #include "core/toeplitz.h"
@@ -110,6 +111,22 @@ inline void run([[maybe_unused]] const Call& call, NormRotaryGradientArgs args) 
   }
 #endif
   cpu::norm_rotate_back(args, run_rows);
+}
+
+inline void accumulate_phases([[maybe_unused]] const Call& call, const AccumulateArgs& args) {
+#ifdef POSENC_CUDA_ARCHITECTURES
+  if (!call.device.is_cpu()) return cuda::accumulate_phases(call.function, call.device.index, args);
+#endif
+  cpu::accumulate_phases(args, run_rows);
+}
+
+inline void write_phase_tables([[maybe_unused]] const Call& call, const PhaseTablesArgs& args) {
+#ifdef POSENC_CUDA_ARCHITECTURES
+  if (!call.device.is_cpu()) {
+    return cuda::write_phase_tables(call.function, call.device.index, args);
+  }
+#endif
+  cpu::write_phase_tables(args, run_rows);
 }
 
 inline void lay_diagonals([[maybe_unused]] const Call& call, const ToeplitzArgs& args) {

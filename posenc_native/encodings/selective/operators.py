@@ -1,8 +1,7 @@
 """Operators for data-dependent angles: phases from steps, tables from phases, and rotations.
 
-Rotations run on the CPU and on CUDA, phases and tables on the CPU alone. For calls under torch.func
-or forward mode, and on other devices, these functions return None: a composition (phases.py,
-angles.py) computes them.
+They run on the CPU and on CUDA. For calls under torch.func or forward mode, and on other devices,
+these functions return None: a composition (phases.py, angles.py) computes them.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ __all__ = ["accumulated_phases", "checked_places", "phase_tables", "rotated", "r
 
 def accumulated_phases(steps: Tensor, state: Tensor | None) -> Tensor | None:
     """Sums of steps, in turns, along the second-to-last axis, starting from a state."""
-    if not (steps.is_cpu and _takes(steps, state)):
+    if not _takes(steps, state):
         return None
     return call(ops.accumulated_phases.default, steps.detach(), state)  # type: ignore[no-any-return]
 
 
 def phase_tables(phases: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor] | None:
     """Cosines and sines of phases."""
-    if not (phases.is_cpu and _takes(phases)):
+    if not _takes(phases):
         return None
     return call(ops.phase_tables.default, phases.contiguous(), dtype)  # type: ignore[no-any-return]
 

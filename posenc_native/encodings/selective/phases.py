@@ -280,7 +280,7 @@ def accumulated_phases(
 
     Raises:
         ValueError: steps are not finite or exceed 2^31 radians (checked only if they can be read;
-            on CUDA a NaN counts as 0); or the axis, state or starts do not fit.
+            on CUDA they count as 0); or the axis, state or starts do not fit.
         TypeError: a dtype is not supported, or the state is not int64.
 
     Example:

@@ -318,18 +318,24 @@ SAMPLES = {
         # On the CPU always: it is what prepares a composition for another device.
         ("float32", lambda *_: ((BY_NAME["bhsd"].inv_freq().float(),), {})),
     ],
-    # Of the CPU alone: other devices have a composition.
     "accumulated_phases": [
-        ("float32", lambda *_: ((torch.randn(2, 7, 3), None), {})),
-        ("a state", lambda *_: (
-            (torch.randn(3, 7, 2, dtype=torch.float64).transpose(0, 2), torch.arange(6).view(2, 3)),
+        ("float32", lambda device, _: ((random((2, 7, 3), device=device), None), {})),
+        ("a state", lambda device, _: (
+            (random((3, 7, 2), torch.float64, device).transpose(0, 2),
+             torch.arange(6, device=device).view(2, 3)),
             {},
         )),
-        ("bfloat16", lambda *_: ((torch.randn(7, 3).bfloat16(), torch.arange(3)), {})),
+        ("bfloat16", lambda device, _: (
+            (random((7, 3), torch.bfloat16, device), torch.arange(3, device=device)),
+            {},
+        )),
     ],
     "phase_tables": [
-        ("float32", lambda *_: ((torch.arange(35).view(5, 7) << 58, torch.float32), {})),
-        ("float16", lambda *_: ((torch.arange(5) << 60, torch.float16), {})),
+        ("float32", lambda device, _: (
+            (torch.arange(35, device=device).view(5, 7) << 58, torch.float32),
+            {},
+        )),
+        ("float16", lambda device, _: ((torch.arange(5, device=device) << 60, torch.float16), {})),
     ],
     **{
         f"{name}{form}": [(case, steps_sample(tensors, form, case)) for case in ("heads", "rows")]
@@ -348,6 +354,7 @@ SAMPLES = {
     "sinusoidal_turns": [("shift", lambda device, _: ((8, 1e4, 1.0, 0.5), {}))],
     # Without tensors; nothing to trace.
     "current_target": [],
+    "runners": [],
     "set_target": [],
     # Tested in test_cuda_support.py.
     "cuda_architectures": [],
