@@ -22,8 +22,8 @@ from posenc_native.engines.verbs import RotaryVerb
 def rotate(verb: RotaryVerb, inputs: tuple[Any, ...], rotation: Rotation) -> Any:
     """New tensors, recorded by autograd; NotImplemented for calls of the general path.
 
-    rotation: as the caller wrote it. What may change before the backward, without autograd noticing
-    it, is left to the general path: arrays and lists.
+    rotation: as the caller wrote it. Arrays and lists may change before the backward, and autograd
+    would not notice it: the general path takes them.
     """
     if not torch.is_grad_enabled() or tracing() or forward_mode():
         return NotImplemented
