@@ -45,6 +45,8 @@ def rotate(
         new_where_steps_learn(steps, "out" if "out" in to else "inplace")
         learned = False  # q and k may be traced; those operations handle it
     if learned and not transformed():
+        if angles.rows is not None and not isinstance(starts, Tensor):
+            starts = angles.rows.starts  # a copy: autograd cannot see changes of other arrays
         return _Followed.apply(  # type: ignore[no-any-return, no-untyped-call]
             q, k, steps, angles.state, starts, angles.options, angles.across
         )
@@ -84,10 +86,9 @@ class _Followed(torch.autograd.Function):
         across: Across | None,
     ) -> Any:
         ctx.options = options
-        ctx.starts = starts
         ctx.across = across
         kept = (q, k) if ctx.needs_input_grad[2] else (None, None)
-        ctx.save_for_backward(*kept, steps, state)
+        ctx.save_for_backward(*kept, steps, state, starts)
         angles = Angles(q, k, steps.detach(), state, starts, options, across)
         results = rotate(q, k, angles, starts, {})
         ctx.mark_non_differentiable(results[-1])
@@ -95,22 +96,22 @@ class _Followed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, of_q: Any, of_k: Any, _: Any) -> Any:
-        q, k, steps, state = ctx.saved_tensors
+        q, k, steps, state, starts = ctx.saved_tensors
         options: Selective = ctx.options
         if ctx.needs_input_grad[2] and ctx.across is None:
-            angles = Angles(q, k, steps, state, ctx.starts, options)
-            gradients = operators.rotated_back((of_q, of_k), q, k, angles, ctx.starts)
+            angles = Angles(q, k, steps, state, starts, options)
+            gradients = operators.rotated_back((of_q, of_k), q, k, angles, starts)
             if gradients is not None:
                 return *gradients, None, None, None, None
         back = options._replace(inverse=not options.inverse)
         if options.out_pairing != "same":
             back = back._replace(pairing=options.out_pairing, out_pairing=options.pairing)
-        angles = Angles(of_q, of_k, steps, state, ctx.starts, back, ctx.across)
-        grad_q, grad_k, _ = rotate(of_q, of_k, angles, ctx.starts, {})
+        angles = Angles(of_q, of_k, steps, state, starts, back, ctx.across)
+        grad_q, grad_k, _ = rotate(of_q, of_k, angles, starts, {})
         if not ctx.needs_input_grad[2]:
             return grad_q, grad_k, None, None, None, None, None
-        angles = Angles(q, k, steps, state, ctx.starts, options, ctx.across)
-        rotated = rotate(q, k, angles, ctx.starts, {})
+        angles = Angles(q, k, steps, state, starts, options, ctx.across)
+        rotated = rotate(q, k, angles, starts, {})
         grad = _of_angles(angles, (of_q, of_k), rotated[:2])
         grad = _summed_from_the_end(grad, angles.rows, ctx.across)
         order = sorted(range(len(angles.order)), key=angles.order.__getitem__)

@@ -397,6 +397,29 @@ def test_derivatives_of_packed_rows() -> None:
     assert torch.autograd.gradcheck(function, args, fast_mode=True, check_forward_ad=True)
 
 
+@pytest.mark.parametrize("kind", ["list", "array", "int64", "int32"])
+def test_rows_that_change_before_the_backward(kind: str) -> None:
+    """Lists and arrays are copied; torch raises an error for a tensor, as for one of the others."""
+    torch = pytest.importorskip("torch")
+    rows = [0, 2, 5]
+    starts: Any = rows.copy()
+    if kind != "list":
+        starts = (
+            np.array(rows) if kind == "array" else torch.tensor(rows, dtype=getattr(torch, kind))
+        )
+    args = leaves((5, 2, 8), (5, 2, 8), (5, 1, 4))
+    rotated = pn.selective_rotary_qk(*args, layout="thd", starts=starts)[:2]
+    grads = [torch.randn_like(x) for x in rotated]
+    expected = torch.autograd.grad(rotated, args, grads, retain_graph=True)
+    starts[1] = 4
+    if isinstance(starts, torch.Tensor):
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            torch.autograd.grad(rotated, args, grads)
+    else:
+        found = torch.autograd.grad(rotated, args, grads)
+        assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
+
+
 @pytest.mark.parametrize("shape", [(0, 5, 4), (2, 0, 4), (2, 5, 0)])
 def test_gradients_of_nothing(shape: tuple[int, ...]) -> None:
     """A rank may have no row, no token or no head."""
@@ -419,7 +442,7 @@ def test_only_inputs_are_kept() -> None:
     assert not state.requires_grad
     # Gradients of q and k need neither.
     rotated, _, _ = pn.selective_rotary_qk(q, k, steps.detach(), layout="bshd")
-    assert [x is None for x in rotated.grad_fn.saved_tensors] == [True, True, False, True]
+    assert [x is None for x in rotated.grad_fn.saved_tensors] == [True, True, False, True, True]
 
 
 def test_the_gradient_of_a_million_steps() -> None:
