@@ -70,6 +70,8 @@ class _Convolution(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The results for the last s tokens of ``[b, size - 1 + s, channels]``."""
+        if x.shape[1] < self.size:  # no tokens, which conv1d refuses
+            return x[:, :0] * self.weight[:, 0, 0]
         return F.conv1d(x.transpose(1, 2), self.weight, groups=x.shape[-1]).transpose(1, 2)
 
 

@@ -106,6 +106,28 @@ def test_decoding_goes_on_from_the_state(name: str) -> None:
             torch.testing.assert_close(state.projected, whole[2].projected)
 
 
+@pytest.mark.parametrize("size", [None, 1, 2, 3, 4])
+def test_no_tokens(size: int | None) -> None:
+    """Results are empty, the state stays, and every parameter has a gradient of zeros."""
+    module, given = make(kernel_size=size, gate="pair", bias=True), inputs()
+    before = module(*given)[2]
+    for state in (None, before):
+        *turned, after = module(*(x[:, :0] for x in given), state)
+        assert [x.shape for x in turned] == [(2, 0, 6, 2 * PAIRS), (2, 0, HEADS, 2 * PAIRS)]
+        assert after.phases.shape == before.phases.shape
+        assert after.projected.shape == before.projected.shape
+        if state is None:
+            assert not after.phases.any()
+            assert not after.projected.any()
+        else:
+            assert torch.equal(after.phases, before.phases)
+            assert torch.equal(after.projected, before.projected)
+        module.zero_grad()
+        turned[0].sum().backward()
+        grads = [p.grad for p in module.parameters() if p.requires_grad]
+        assert all(grad is not None and not grad.any() for grad in grads)
+
+
 def test_parameters_are_the_published_ones() -> None:
     names = {name for options in OPTIONS.values() for name, _ in make(**options).named_parameters()}
     assert names == {
