@@ -13,6 +13,7 @@ a composition.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +22,7 @@ from torch import Tensor
 from posenc_native.core.calls.arguments import wrong_type, wrong_value
 from posenc_native.engines.following import needs_grad, transformed
 from posenc_native.engines.plain.phases import moving
+from posenc_native.engines.torch.gradients.functions import per_gradient
 
 from . import operators
 from .angles import FUNCTION, Angles, Selective, turned
@@ -96,26 +98,35 @@ class _Followed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, of_q: Any, of_k: Any, _: Any) -> Any:
-        q, k, steps, state, starts = ctx.saved_tensors
-        options: Selective = ctx.options
-        if ctx.needs_input_grad[2] and ctx.across is None:
-            angles = Angles(q, k, steps, state, starts, options)
-            gradients = operators.rotated_back((of_q, of_k), q, k, angles, starts)
-            if gradients is not None:
-                return *gradients, None, None, None, None
-        back = options._replace(inverse=not options.inverse)
-        if options.out_pairing != "same":
-            back = back._replace(pairing=options.out_pairing, out_pairing=options.pairing)
-        angles = Angles(of_q, of_k, steps, state, starts, back, ctx.across)
-        grad_q, grad_k, _ = rotate(of_q, of_k, angles, starts, {})
-        if not ctx.needs_input_grad[2]:
-            return grad_q, grad_k, None, None, None, None, None
-        angles = Angles(q, k, steps, state, starts, options, ctx.across)
-        rotated = rotate(q, k, angles, starts, {})
-        grad = _of_angles(angles, (of_q, of_k), rotated[:2])
-        grad = _summed_from_the_end(grad, angles.rows, ctx.across)
-        order = sorted(range(len(angles.order)), key=angles.order.__getitem__)
-        return grad_q, grad_k, grad.permute(order).to(steps.dtype), None, None, None, None
+        backward = partial(
+            _gradients, ctx.saved_tensors, ctx.options, ctx.across, ctx.needs_input_grad[2]
+        )
+        return *per_gradient(backward, (of_q, of_k)), None, None, None, None
+
+
+def _gradients(
+    saved: Any, options: Selective, across: Across | None, learned: bool, of_q: Any, of_k: Any
+) -> tuple[Any, Any, Any]:
+    """Gradients of q, k and, if they are learned, of the steps."""
+    q, k, steps, state, starts = saved
+    if learned and across is None:
+        angles = Angles(q, k, steps, state, starts, options)
+        gradients = operators.rotated_back((of_q, of_k), q, k, angles, starts)
+        if gradients is not None:
+            return gradients
+    back = options._replace(inverse=not options.inverse)
+    if options.out_pairing != "same":
+        back = back._replace(pairing=options.out_pairing, out_pairing=options.pairing)
+    angles = Angles(of_q, of_k, steps, state, starts, back, across)
+    grad_q, grad_k, _ = rotate(of_q, of_k, angles, starts, {})
+    if not learned:
+        return grad_q, grad_k, None
+    angles = Angles(q, k, steps, state, starts, options, across)
+    rotated = rotate(q, k, angles, starts, {})
+    grad = _of_angles(angles, (of_q, of_k), rotated[:2])
+    grad = _summed_from_the_end(grad, angles.rows, across)
+    order = sorted(range(len(angles.order)), key=angles.order.__getitem__)
+    return grad_q, grad_k, grad.permute(order).to(steps.dtype)
 
 
 def _of_angles(angles: Angles, grads: tuple[Any, ...], rotated: tuple[Any, ...]) -> Tensor:

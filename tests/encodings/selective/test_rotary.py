@@ -368,9 +368,10 @@ def test_derivatives(options: dict[str, Any]) -> None:
         return pn.selective_rotary_qk(q, k, steps, **{"layout": "bshd", **options})[:2]
 
     args = leaves((1, 3, 2, 10), (1, 3, 4, 10), (1, 3, 2, 4))
-    check = torch.autograd.gradcheck
+    check, second = torch.autograd.gradcheck, torch.autograd.gradgradcheck
     assert check(function, args, fast_mode=True, check_forward_ad=True)
-    assert torch.autograd.gradgradcheck(function, args, fast_mode=True)
+    assert check(function, args, fast_mode=True, check_batched_grad=True)
+    assert second(function, args, fast_mode=True, check_batched_grad=True)
 
 
 @pytest.mark.parametrize("options", OPTIONS)

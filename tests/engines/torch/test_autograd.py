@@ -170,6 +170,93 @@ def test_q_and_k_in_place_as_slices_of_a_packed_qkv(device):
         assert gradcheck(f, packed)
 
 
+# --- Batches of gradients
+
+BATCHED = {
+    "apply_rotary": lambda x, f: pn.apply_rotary(x, None, f.detach()),
+    "apply_rotary-f": lambda x, f: pn.apply_rotary(x, None, f),
+    "apply_rotary-in place": lambda x, f: pn.apply_rotary(y := x * 2, None, f.detach(), out=y),
+    "apply_rotary_qk-f": lambda x, f: pn.apply_rotary_qk(x, x * 2, None, f),
+    "norm_rotary_qk": lambda x, f: pn.norm_rotary_qk(
+        x, x * 2, None, f.detach(), q_weight=f.repeat(2), k_weight=f.repeat(2)
+    ),
+    "add_sinusoidal": lambda x, f: pn.add_sinusoidal(x, f[:3]),
+    "selective_rotary_qk": lambda x, f: pn.selective_rotary_qk(
+        x, x * 2, f.expand(2, 2, 3, 4), layout="bhsd"
+    )[:2],
+    "selective_rotary_qk-packed": lambda x, f: pn.selective_rotary_qk(
+        x[0], None, f.expand(2, 1, 4), layout="thd", starts=[0, 1, 2]
+    )[0],
+    "toeplitz_bias": lambda x, f: pn.toeplitz_bias(f, 2, 3),
+    "add_toeplitz_bias": lambda x, f: pn.add_toeplitz_bias(x, f.repeat(3)[:10]),
+    "diagonal_sums": lambda x, f: pn.diagonal_sums(x),
+    "relative_gather": lambda x, f: pn.relative_gather(
+        x, torch.arange(4, device=x.device), 2, content=f.sum() * x[..., :2]
+    ),
+    "relative_scatter": lambda x, f: pn.relative_scatter(
+        x, torch.arange(10, device=x.device) % 4, 4
+    ),
+}
+
+
+@pytest.mark.parametrize("function", BATCHED.values(), ids=BATCHED)
+@pytest.mark.usefixtures("backend")
+def test_batches_of_gradients(function, device):
+    """They are those of single calls, and have the same derivatives, by incoming gradients too."""
+    x = random((2, 2, 3, 8), torch.float64, device, requires_grad=True)
+    leaves = x, FREQUENCIES.clone().to(device).requires_grad_()
+    results = function(*leaves)
+    results = results if isinstance(results, tuple) else (results,)
+    seeds = [random((3, *y.shape), y.dtype, device, 2, requires_grad=True) for y in results]
+
+    def gradients(grads, batched, create_graph):
+        found = torch.autograd.grad(
+            results, leaves, grads, retain_graph=True, create_graph=create_graph,
+            is_grads_batched=batched, allow_unused=True,
+        )  # fmt: skip
+        return [grad for grad in found if grad is not None]
+
+    def one_by_one(create_graph):
+        calls = [gradients(grads, False, create_graph) for grads in zip(*seeds, strict=True)]
+        return [torch.stack(column) for column in zip(*calls, strict=True)]
+
+    for batched, single in zip(gradients(seeds, True, False), one_by_one(False), strict=True):
+        assert torch.equal(batched, single)
+    inputs, second = [*leaves, *seeds], []
+    for grads in (gradients(seeds, True, True), one_by_one(True)):
+        loss = sum((grad**3).sum() for grad in grads)
+        options = {"retain_graph": True, "materialize_grads": True}
+        second.append([*grads, *torch.autograd.grad(loss, inputs, **options)])
+    assert all(grad.any() for grad in second[1][-len(seeds) :])
+    for batched, single in zip(*second, strict=True):
+        close(batched, single)
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_vectorized_jacobians_and_hessians(create_graph, device):
+    def rotate(x, steps):
+        return pn.selective_rotary_qk(x, x * 2, steps, layout="bhsd")[0] ** 3
+
+    inputs = (
+        random((1, 2, 3, 8), torch.float64, device),
+        random((1, 2, 3, 4), torch.float64, device),
+    )
+    vectorized, single = (
+        torch.autograd.functional.jacobian(rotate, inputs, create_graph, vectorize=vectorize)
+        for vectorize in (True, False)
+    )
+    for ours, theirs in zip(vectorized, single, strict=True):
+        close(ours, theirs)
+    vectorized, single = (
+        torch.autograd.functional.hessian(
+            lambda x, steps: rotate(x, steps).sum(), inputs, create_graph, vectorize=vectorize
+        )
+        for vectorize in (True, False)
+    )
+    for ours, theirs in zip(sum(vectorized, ()), sum(single, ()), strict=True):
+        close(ours, theirs)
+
+
 # --- Gradients of every kind
 
 

@@ -14,7 +14,8 @@ which have no public name, do not include memory shared by NumPy, DLPack or proc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -104,6 +105,45 @@ def _kept(ctx: Any) -> list[Any]:
     return options
 
 
+# Whether a tensor hides the axis of a batch of gradients; torch has no public name for it.
+_is_batched = getattr(torch._C._functorch, "is_legacy_batchedtensor", lambda x: False)
+
+
+def per_gradient(backward: Callable[..., Any], grads: Sequence[Any]) -> Any:
+    """backward(*grads); for a batch of gradients (``is_grads_batched``), once for each of them.
+
+    A Function loses the graph of batched tensors without an error, and few operations take them.
+    """
+    if torch.compiler.is_compiling():
+        return backward(*grads)
+    at = [i for i, grad in enumerate(grads) if grad is not None and _is_batched(grad)]
+    if not at:
+        return backward(*grads)
+    levels, batches = zip(*(_unbatched(grads[i]) for i in at), strict=True)
+    results = []
+    for unbatched in zip(*batches, strict=True):
+        single = list(grads)
+        for i, grad in zip(at, unbatched, strict=True):
+            single[i] = grad
+        results.append(backward(*single))
+    return [
+        None if column[0] is None else torch._add_batch_dim(torch.stack(column), 0, levels[0])
+        for column in zip(*results, strict=True)
+    ]
+
+
+def _unbatched(grad: Tensor) -> tuple[int, Tensor]:
+    """The level of a batch and its gradients, [batch, ...].
+
+    Levels are tried, because threads of a GPU do not know which are active.
+    """
+    for level in range(1, 64):
+        gradients = torch._remove_batch_dim(grad, level, 1, 0)
+        if not _is_batched(gradients):
+            return level, gradients
+    raise NotImplementedError("posenc_native: batches of batches of gradients are not supported")
+
+
 class _Traced(torch.autograd.Function):
     """For torch.compile and torch.func."""
 
@@ -121,7 +161,8 @@ class _Traced(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        gradients = _KNOWN[ctx.key].backward(_kept(ctx), ctx.needs_input_grad[1:], *grads)
+        backward = partial(_KNOWN[ctx.key].backward, _kept(ctx), ctx.needs_input_grad[1:])
+        gradients = per_gradient(backward, grads)
         return None, *gradients, *[None] * (ctx.count - len(gradients))
 
 
@@ -139,7 +180,7 @@ def _backward(ctx: Any, *grads: Tensor) -> Any:
     wanted = [False] * ctx.count
     for i, need in zip(places, ctx.needs_input_grad[3:], strict=True):
         wanted[i] = need
-    gradients = ctx.operator.backward(_kept(ctx), wanted, *grads)
+    gradients = per_gradient(partial(ctx.operator.backward, _kept(ctx), wanted), grads)
     return None, None, None, *[gradients[i] if i < len(gradients) else None for i in places]
 
 
