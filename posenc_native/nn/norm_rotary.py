@@ -11,6 +11,7 @@ from posenc_native.core.calls import arguments
 from posenc_native.core.calls.norms import NORMS
 from posenc_native.core.calls.suggestions.vocabulary import MISSING, refuse, takes_words
 from posenc_native.core.documents.reprs import call_arguments
+from posenc_native.encodings.rotary.norm import norm_rotary_qk
 
 from .module import positive_size, takes_rotation
 from .placement import local_heads
@@ -145,18 +146,26 @@ class NormRotaryEmbedding(RotatingModule):
             function = type(self).__name__
             q = arguments.in_order(function, q, inplace)
             k = None if k is None else arguments.in_order(function, k, inplace)
-        return self.norm(q, k, positions, layout=layout, inplace=inplace)
+        by_position: Any = norm_rotary_qk  # at once, in half the time of a method and keywords
+        return by_position(  # type: ignore[no-any-return]
+            q, k, positions, self.rope, more, *self._norm_options(q, k).values(), layout,
+            None, None, None, None, None, inplace,
+        )  # fmt: skip
 
     def _norm_options(self, q: Tensor | None, k: Tensor | None) -> dict[str, Any]:
-        """The options of the norm, with the weights of local heads."""
-        weights = {
-            name: None if weight is None or x is None else local_heads(self, weight)
-            for name, weight, x in (("q_weight", self.q_weight, q), ("k_weight", self.k_weight, k))
-        }
+        """The options of the norm, in the order of `norm_rotary_qk`; weights of local heads."""
+        # Mostly parameters: found in a tenth of the time of an attribute, which get() would read.
+        own = self._parameters
+        q_weight = own["q_weight"] if "q_weight" in own else self.q_weight  # noqa: SIM401
+        k_weight = own["k_weight"] if "k_weight" in own else self.k_weight  # noqa: SIM401
         return {
-            **weights, "eps": self.eps, "norm_over": self.norm_over,
-            "weight_offset": self.weight_offset, "norm_first": self.norm_first,
-        }  # fmt: skip
+            "q_weight": None if q_weight is None or q is None else local_heads(self, q_weight),
+            "k_weight": None if k_weight is None or k is None else local_heads(self, k_weight),
+            "eps": self.eps,
+            "norm_over": self.norm_over,
+            "weight_offset": self.weight_offset,
+            "norm_first": self.norm_first,
+        }
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
