@@ -122,6 +122,27 @@ def test_a_captured_decoding_step_follows_its_position():
         assert_all_same((q, k), expected)
 
 
+def test_a_captured_append_follows_its_position_and_its_slot():
+    rope = pn.Rotary(HEAD_DIM)
+    q, k, v = (random((1, n, 1, HEAD_DIM), device="cuda", seed=n) for n in (4, 2, 1))
+    v = v.expand_as(k)
+    weight = random((HEAD_DIM,), device="cuda")
+    position, slot = (torch.zeros(1, dtype=torch.int64, device="cuda") for _ in range(2))
+    caches = torch.zeros(2, 1, 2, 8, HEAD_DIM, device="cuda")
+    rope.append(q, k, v, position, *caches.clone(), slot, q_weight=weight)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = rope.append(q, k, v, position, *caches, slot, q_weight=weight)
+    expected = torch.zeros_like(caches, device="cpu")
+    for step in (3, 5, 2):
+        position.fill_(step * 1000)
+        slot.fill_(step)
+        graph.replay()
+        on_cpu = [x.cpu() for x in (q, k, v)]
+        own = rope.append(*on_cpu, step * 1000, *expected, [step], q_weight=weight.cpu())
+        assert_all_same((result.cpu(), *caches.cpu()), (own, *expected))
+
+
 def test_the_first_call_of_a_module_may_be_captured():
     # Moving it copied its frequencies: a capture allows no copy from the host.
     q, k = random((1, 4, 1, HEAD_DIM), device="cuda"), random((1, 2, 1, HEAD_DIM), device="cuda")
