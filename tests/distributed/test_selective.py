@@ -155,6 +155,30 @@ def test_uneven_and_empty_parts() -> None:
     assert run(4, uneven) == [[]] * 4
 
 
+def compiled() -> list[bool]:
+    """Which gradients of q alone, in packed rows, compiled, are those of one process."""
+    q, _, steps, grad, _ = inputs(S)
+
+    def rotate(q: Any, steps: Any, starts: Any) -> Any:
+        return pn.selective_rotary_qk(q, None, steps, layout="thd", starts=starts)[0]
+
+    gradients, starts = [], torch.tensor([0, 8, 8, S])
+    for cut in (False, True):
+        tensors = [distribute_tensor(x, mesh(), [Shard(0)]) if cut else x for x in (q, steps, grad)]
+        leaves = [x.detach().requires_grad_() for x in tensors[:2]]
+        call = torch.compile(rotate, backend="aot_eager", fullgraph=True) if cut else rotate
+        gradients.append(torch.autograd.grad(call(*leaves, starts), leaves, tensors[2]))
+    torch.compiler.reset()
+    whole, parts = gradients
+    off = [(x.full_tensor() - y).abs().max() for x, y in zip(parts, whole, strict=True)]
+    return [bool(x <= BOUND * y.abs().max()) for x, y in zip(off, whole, strict=True)]
+
+
+def test_compiled_gradients_of_packed_rows() -> None:
+    """torch.compile knows no strides of gradients, and has none at all of the k that is None."""
+    assert run(2, compiled) == [[True, True]] * 2
+
+
 def chunked() -> bool:
     """A second call goes on from the state of the first, on every rank the same."""
     given = inputs(B, S)[:3]

@@ -27,7 +27,6 @@ class Case:
     in_place: Sequence[str] = ()  # what is written to with inplace=True
     sums: bool = False  # results are sums over ranks, whose order is another
     gradients: bool = True
-    compiled_gradients: bool = True  # where torch.compile follows them
     learned: Sequence[str] = ()  # whole tensors with a gradient
     written: Sequence[str] = ()  # caches, which are no sums that are still to be made
 
@@ -285,7 +284,6 @@ CASES: dict[str, Case] = {
             q, None, steps, layout="thd", starts=torch.tensor([0, 4, 4, 9, 15])
         ),
         free="h",
-        compiled_gradients=False,
     ),
     "selective_rotary_qk, states": Case(
         lambda: {"k": randn(S, B, H, D), "steps": randn(S, B, H, P), "state": states(B, H, P)},

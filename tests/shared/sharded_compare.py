@@ -140,8 +140,7 @@ def _compare(
             found.expect(cut_still, f"{about}: result {kept}")
     if case.in_place and "in place" in ways:
         _compare_in_place(found, about, case, sharded(), expected, call)
-    followed = case.gradients and (case.compiled_gradients or not compiled)
-    if followed and "gradients" in ways:
+    if case.gradients and "gradients" in ways:
         _compare_gradients(found, about, case, tensors, sharded(), call)
 
 

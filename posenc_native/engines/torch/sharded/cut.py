@@ -152,8 +152,10 @@ class Cut:
             placements[dim] = Shard(axis)
         shape = torch.Size((*(self.mesh.size(dim) for dim in dims), *t.shape))
         own = t.contiguous().reshape((1,) * len(dims) + tuple(t.shape))
+        # torch.compile cannot read the strides of a gradient, which `_strides` does.
+        strides = _strides_in(list(range(len(shape))), shape)
         all_parts = DTensor.from_local(
-            own, self.mesh, placements, run_check=False, shape=shape, stride=_strides(own, shape)
+            own, self.mesh, placements, run_check=False, shape=shape, stride=strides
         )
         result: Tensor = gathered(all_parts, self.mesh)
         return result.flatten(0, len(dims) - 1)
@@ -300,7 +302,12 @@ def _strides(part: Tensor, shape: torch.Size) -> tuple[int, ...]:
     order = list(range(part.ndim))
     if not part.is_contiguous():
         order.sort(key=part.stride().__getitem__, reverse=True)
-    strides, step = [0] * part.ndim, 1
+    return _strides_in(order, shape)
+
+
+def _strides_in(order: list[int], shape: torch.Size) -> tuple[int, ...]:
+    """The strides of axes in this memory order, the last one contiguous."""
+    strides, step = [0] * len(shape), 1
     for axis in reversed(order):
         strides[axis] = step
         step *= max(shape[axis], 1)
