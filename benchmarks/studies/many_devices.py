@@ -53,9 +53,9 @@ def _calls() -> dict[str, tuple[dict[str, Tensor], str, Callable[..., Any]]]:
     diagonals = torch.randn(Q_HEADS, 2 * TOKENS - 1)
 
     def with_gradient(q: Tensor, k: Tensor) -> Any:
-        return pn.apply_rotary_qk(
-            q.detach().requires_grad_(), k.detach().requires_grad_(), None, inv_freq
-        )
+        both = q.detach().requires_grad_(), k.detach().requires_grad_()
+        results = pn.apply_rotary_qk(*both, None, inv_freq)
+        return torch.autograd.grad(results, both, results)
 
     def add_bias(scores: Tensor) -> Tensor:
         return pn.add_toeplitz_bias(scores, diagonals[: scores.shape[1]], origin=TOKENS - 1)
@@ -65,7 +65,7 @@ def _calls() -> dict[str, tuple[dict[str, Tensor], str, Callable[..., Any]]]:
         "apply_rotary_qk, in place": (
             both, "bhsd", lambda q, k: pn.apply_rotary_qk(q, k, None, inv_freq, inplace=True)
         ),
-        "apply_rotary_qk, gradient": (both, "bhsd", with_gradient),
+        "apply_rotary_qk, forward and backward": (both, "bhsd", with_gradient),
         "norm_rotary_qk": (both, "bhsd", lambda q, k: pn.norm_rotary_qk(q, k, None, inv_freq)),
         "add_toeplitz_bias": ({"scores": scores}, "bhqk", add_bias),
         "add_sinusoidal": (

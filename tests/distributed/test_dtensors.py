@@ -8,6 +8,7 @@ from processes import run
 pytest.importorskip("torch")
 
 import sharded_errors
+import sharded_gradients
 from sharded_calls import CASES
 from sharded_compare import compare, compare_wrongly
 from sharded_modules import MODULES
@@ -87,3 +88,13 @@ def test_a_plain_tensor_in_place_beside_one_that_is_followed() -> None:
 def test_second_derivatives(name: str) -> None:
     wrong = {what for one in run(2, sharded_errors.compare_second, name) for what in one}
     assert not wrong, "\n".join(sorted(wrong))
+
+
+@pytest.mark.parametrize("name", sharded_gradients.CALLS)
+def test_gradients_that_are_placed_unlike_results(name: str) -> None:
+    wrong = {what for one in run(2, sharded_gradients.compare_placements, name) for what in one}
+    assert not wrong, "\n".join(sorted(wrong))
+
+
+def test_a_call_is_one_node() -> None:
+    assert run(2, sharded_gradients.compare_node) == [[], []]

@@ -7,6 +7,7 @@
     cut             the sharded axes of a DTensor, the place of the local part, and its values.
     rotary  norm_rotary  sinusoids  relative       the axes of the arguments of each family.
     matrices        the same for torch operations that modules use.
+    recorded        one autograd node for a call.
     errors          checks of whole calls in advance, and their errors.
 
 An axis is identified by its letter. If an operation needs no neighbors along it (batch, tokens,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from posenc_native.core.calls.arguments import wrong_type, wrong_value
-from posenc_native.engines.following import needs_grad
+from posenc_native.engines.following import forward_mode, needs_grad, tracing
 from posenc_native.engines.torch.door import increment_version
 from posenc_native.engines.torch.results import no_output_for_gradient
 
@@ -47,6 +47,8 @@ class Cut:
             name = names[placement.dim] if type(placement) is Shard else ""
             kept.append(name if name in may else "")
         self.by: Names = tuple(kept)
+        # The placements of a tensor that does not have to be redistributed.
+        self.own = self.placements(names)
 
     def lies_as(self, other: Cut) -> bool:
         """Whether another tensor is sharded along the same axes, over the same devices."""
@@ -88,9 +90,8 @@ class Cut:
 
     def local(self, x: DTensor) -> Tensor:
         """The local part of x, the tensor of this cut."""
-        placements = self.placements(self.names)
-        if tuple(x.placements) != placements:
-            x = x.redistribute(placements=placements)
+        if tuple(x.placements) != self.own:
+            x = x.redistribute(placements=self.own)
         return x.to_local()
 
     def part(self, t: Any, names: Names) -> Any:
@@ -177,7 +178,7 @@ class Cut:
         """Memory for a small result like x; None if the result must be joined."""
         if torch.compiler.is_compiling() or x.nbytes > _SMALL_BYTES:
             return None
-        if tuple(x.placements) != self.placements(self.names):
+        if tuple(x.placements) != self.own:
             return None
         return torch.empty_like(x)  # type: ignore[return-value]
 
@@ -187,6 +188,7 @@ class Cut:
             raise NotThePart
         other = copy.copy(self)
         other.by = by
+        other.own = other.placements(self.names)
         return other
 
     def of_sizes(self, **sizes: int) -> Cut:
@@ -205,7 +207,7 @@ class Cut:
         """
         if not isinstance(out, DTensor):
             wrong_type(function, argument, f"a DTensor, as {like} is", type(out).__name__)
-        wanted = self.placements(self.names)
+        wanted = self.own
         if out.device_mesh != self.mesh:
             wrong_value(function, argument, f"a DTensor on the mesh of {like}, {self.mesh}",
                         out.device_mesh)  # fmt: skip
@@ -225,12 +227,9 @@ def result_like(
     name: of x; read: all tensors of the call; compute: takes a part, and None or an output.
     """
     if out is None:
-        room = None if needs_grad(*read) else cut.room(x)
-        if room is None:
+        if must_be_traced(*read):
             return cut.join(compute(cut.local(x), None), cut.names)
-        with torch.no_grad():
-            compute(x.to_local(), room.to_local())
-        return room
+        return new_like([cut], [x], lambda parts, to: [compute(parts[0], to and to[0])])[0]
     if out is x and needs_grad(*read):
         cut.place(function, "out", out, name)
         return x.copy_(cut.join(compute(cut.local(x), None), cut.names))  # type: ignore[no-any-return]
@@ -240,6 +239,29 @@ def result_like(
         compute(place if out is x else cut.local(x), place)
     overwritten(out)
     return out  # type: ignore[no-any-return]
+
+
+def new_like(
+    cuts: Sequence[Cut], inputs: Sequence[DTensor], compute: Callable[..., Sequence[Tensor]]
+) -> tuple[DTensor, ...]:
+    """New DTensors sharded like the inputs, without a gradient.
+
+    compute: takes the parts of the inputs, and None or a tuple of those of the outputs.
+    """
+    with torch.no_grad():
+        pairs = list(zip(cuts, inputs, strict=True))
+        parts = [cut.local(x) for cut, x in pairs]
+        rooms = [room for cut, x in pairs if (room := cut.room(x)) is not None]
+        if len(rooms) == len(parts):
+            compute(parts, tuple([room.to_local() for room in rooms]))
+            return tuple(rooms)
+        results = compute(parts, None)
+        return tuple([cut.join(part, cut.names) for cut, part in zip(cuts, results, strict=True)])
+
+
+def must_be_traced(*read: Tensor) -> bool:
+    """Whether torch must follow the operations of a call that reads these tensors."""
+    return tracing() or forward_mode() or needs_grad(*read)
 
 
 def whole(t: Tensor, mesh: Any) -> DTensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,8 +20,9 @@ from posenc_native.engines.torch.inputs import frequency_tensors, integer_tensor
 from posenc_native.engines.torch.results import no_output_for_gradient
 from posenc_native.engines.verbs import Outs
 
-from .cut import Cut, Names, mesh_of, overwritten, result_like, whole
+from .cut import Cut, Names, mesh_of, must_be_traced, overwritten, result_like, whole
 from .errors import NotThePart
+from .recorded import linear
 
 
 def rotate(x: Any, rotation: Rotation, out: Any) -> Tensor:
@@ -31,6 +33,9 @@ def rotate(x: Any, rotation: Rotation, out: Any) -> Tensor:
     own = part_of(function, cut, rotation)
     if out is not None:
         no_output_for_gradient(function, *tensors_of(rotation))
+    read = tensors_of(own)
+    if out is None and not must_be_traced(*read):
+        return _new([cut], [x], [own], read)[0]
     read = tensors_of(x, rotation)
     return result_like(
         function, cut, "x", x, out, read, lambda t, to: plain.apply_rotary(t, own, to)
@@ -43,32 +48,28 @@ def rotate_two(q: Any, k: Any, rotation: Rotation, outs: Outs) -> tuple[Tensor, 
     mesh = mesh_of((q, k, rotation))
     both = whole(q, mesh), whole(k, mesh)
     cuts = [cut_of(x, rotation.layout) for x in both]
-    learned = needs_grad(*tensors_of(q, k, rotation))
-    if outs is not None and learned:
+    if outs is not None and needs_grad(*tensors_of(q, k, rotation)):
         if not in_place(outs, (q, k)):
             no_output_for_gradient(function, *tensors_of(q, k, rotation))
         for name, cut, x in zip("qk", cuts, both, strict=True):
             cut.place(function, name, x, name)
         rotated = rotate_two(q, k, rotation, None)
         return overwrite(q, rotated[0]), overwrite(k, rotated[1])
-    if outs is not None:
-        places = places_of(function, cuts, (q, k), both, outs)
+    places = None if outs is None else places_of(function, cuts, (q, k), both, outs)
+    rotations = _rotations(cuts, rotation)
+    if outs is not None and places is not None:
         with torch.no_grad():
             parts = [
                 places[i] if outs[i] is x else cuts[i].local(both[i]) for i, x in enumerate((q, k))
             ]
-            _rotate_parts(cuts, parts, rotation, places)
+            _rotate_parts(rotations, parts, places)
         overwritten(*outs)
         return outs[0], outs[1]
-    if not learned:
-        with torch.no_grad():
-            rooms = [cut.room(x) for cut, x in zip(cuts, both, strict=True)]
-            if rooms[0] is not None and rooms[1] is not None:
-                places = rooms[0].to_local(), rooms[1].to_local()
-                _rotate_parts(cuts, [x.to_local() for x in both], rotation, places)
-                return rooms[0], rooms[1]
+    read = tensors_of(*rotations)
+    if not must_be_traced(*read):
+        return _new(cuts, both, rotations, read)  # type: ignore[return-value]
     parts = [cut.local(x) for cut, x in zip(cuts, both, strict=True)]
-    rotated = _rotate_parts(cuts, parts, rotation, None)
+    rotated = _rotate_parts(rotations, parts, None)
     joined = [cut.join(part, cut.names) for cut, part in zip(cuts, rotated, strict=True)]
     return joined[0], joined[1]
 
@@ -127,23 +128,44 @@ def places_of(
     return tuple(places)
 
 
-def _rotate_parts(cuts: list[Cut], parts: list[Tensor], rotation: Rotation, places: Outs) -> Any:
-    """Rotate the parts of q and k, in one call unless they are sharded in different ways."""
+def _rotations(cuts: Sequence[Cut], rotation: Rotation) -> list[Rotation]:
+    """The rotation of both parts, or of each if q and k are sharded in different ways."""
     if cuts[0].lies_as(cuts[1]):
-        q, k = parts
-        own = part_of("apply_rotary_qk", cuts[0], rotation, cuts[1])
-        if places is None:
-            return plain.apply_rotary_qk(q, k, own, None)
-        rotated = backend.door.apply_rotary_qk(q, k, *own, to_of(places, (q, k)))
-        if rotated is not NotImplemented:
-            return rotated
-        return plain.apply_rotary_qk(q, k, own, places)
-    return tuple(
-        plain.apply_rotary(
-            parts[i], part_of("apply_rotary", cuts[i], own), None if places is None else places[i]
-        )
-        for i, own in enumerate(of_each(rotation))
+        return [part_of("apply_rotary_qk", cuts[0], rotation, cuts[1])]
+    each = zip(cuts, of_each(rotation), strict=True)
+    return [part_of("apply_rotary", cut, own) for cut, own in each]
+
+
+def _new(
+    cuts: Sequence[Cut], inputs: Sequence[DTensor], rotations: list[Rotation], read: list[Tensor]
+) -> tuple[DTensor, ...]:
+    """New DTensors; the transpose of a rotation is the inverse rotation."""
+
+    def rotate_back(parts: Sequence[Tensor], places: Outs) -> Any:
+        return _rotate_parts([own.turned_back() for own in rotations], parts, places)
+
+    return linear(
+        cuts, inputs, read, lambda parts, to: _rotate_parts(rotations, parts, to), rotate_back
     )
+
+
+def _rotate_parts(rotations: list[Rotation], parts: Sequence[Tensor], places: Outs) -> Any:
+    """Rotate the parts of x, or of q and k, in one call if both have one rotation."""
+    if len(rotations) == len(parts):
+        to = places or [None] * len(parts)
+        return tuple(map(_rotate_part, parts, rotations, to))
+    (own,), (q, k) = rotations, parts
+    rotated = backend.door.apply_rotary_qk(q, k, *own, to_of(places, (q, k)))
+    if rotated is not NotImplemented:
+        return rotated
+    return plain.apply_rotary_qk(q, k, own, places)
+
+
+def _rotate_part(part: Tensor, own: Rotation, place: Tensor | None) -> Tensor:
+    rotated: Any = backend.door.apply_rotary(part, *own, place)
+    if rotated is not NotImplemented:
+        return rotated  # type: ignore[no-any-return]
+    return plain.apply_rotary(part, own, place)
 
 
 def overwrite(x: Any, rotated: Any) -> Tensor:

@@ -63,11 +63,17 @@ class Rules(NamedTuple):
     sinusoids: Any
 
 
+_rules: Rules | None = None
+
+
 def sharded() -> Rules:
     """The modules with rules, imported late: torch.distributed takes long."""
-    from . import matrices, norm_rotary, relative, rotary, sinusoids
+    global _rules
+    if _rules is None:
+        from . import matrices, norm_rotary, relative, rotary, sinusoids
 
-    return Rules(matrices, norm_rotary, relative, rotary, sinusoids)
+        _rules = Rules(matrices, norm_rotary, relative, rotary, sinusoids)
+    return _rules
 
 
 def by_rule(operation: Callable[..., Any], rule: Callable[..., Any], args: tuple[Any, ...]) -> Any:
