@@ -202,6 +202,9 @@ def compare_plain_in_place() -> list[str]:
 TWICE: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "rotation": lambda q, k: pn.apply_rotary_qk(q, k, None, INV_FREQ),
     "norm": lambda q, k: pn.norm_rotary_qk(q, k, None, INV_FREQ),
+    "norm, weight": lambda q, k: pn.norm_rotary_qk(
+        q, k, None, INV_FREQ, q_weight=torch.linspace(1, 2, D, requires_grad=True)
+    ),
     "selective": lambda q, k: pn.selective_rotary_qk(q, k, k[..., : D // 2], layout="bhsd")[:2],
     "bias": lambda q, k: (
         pn.add_toeplitz_bias(q, torch.linspace(0, 1, 2 * S + D - 1).expand(H, -1)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from sharded_calls import INV_FREQ, B, D, H, K, S, randn
 from sharded_compare import cut
@@ -26,6 +27,12 @@ CALLS: dict[str, Callable[[Tensor, Tensor], tuple[Tensor, ...]]] = {
     ),
     "to another pairing": lambda q, k: pn.apply_rotary_qk(
         q, k, None, INV_FREQ, out_pairing="interleaved"
+    ),
+    "norm_rotary_qk": lambda q, k: pn.norm_rotary_qk(
+        q, k, None, INV_FREQ, q_weight=torch.linspace(0, 2, D)
+    ),
+    "norm_rotary_qk, an array": lambda q, k: pn.norm_rotary_qk(
+        q, k, None, INV_FREQ, k_weight=np.linspace(0, 2, D, dtype=np.float32)
     ),
 }
 _PLACEMENTS = (*map(Shard, range(4)), Replicate(), Partial())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -42,6 +43,17 @@ def norm_rotary_qk(
 ) -> tuple[Tensor, ...]:
     """`posenc_native.norm_rotary_qk` for tensors."""
     return _Call("norm_rotary_qk", inputs, rotation, compute, norm).norm_rotary(outs)
+
+
+def norm_rotary_gradients(
+    inputs: tuple[Any, ...], rotation: Rotation, compute: str, norm: Norm, grads: Sequence[Tensor]
+) -> tuple[Tensor | None, ...]:
+    """The gradients of q, k and the weights."""
+    call = _Call("norm_rotary_qk", inputs, rotation, compute, norm)
+    operator = gradients.NORM_ROTARY[call.tables]
+    kept = [*inputs, *call.options]
+    found = operator.backward(kept, [isinstance(x, Tensor) for x in kept], *grads)
+    return tuple([found[i] for i in (0, 1, operator.at + 2, operator.at + 3)])
 
 
 def rotary_append(

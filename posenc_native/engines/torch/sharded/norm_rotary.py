@@ -23,11 +23,13 @@ from posenc_native.engines.following import needs_grad
 from posenc_native.engines.rotations import to_of
 from posenc_native.engines.torch import norm_rotary as plain
 from posenc_native.engines.torch.inputs import integer_tensor
+from posenc_native.engines.torch.library import operators_take
 from posenc_native.engines.torch.results import no_gradient_of, no_output_for_gradient
 from posenc_native.engines.verbs import NORM_ROTARY_QK, ROTARY_APPEND, Outs, RotaryVerb
 
-from .cut import Cut, mesh_of, overwritten, shown, whole
+from .cut import Cut, mesh_of, must_be_traced, overwritten, shown, whole
 from .errors import NotThePart
+from .recorded import nonlinear
 from .rotary import cut_of, part_of, places_of, tensors_of, token_names
 
 
@@ -76,6 +78,8 @@ def _run(
     triples = zip(outs or (), inputs, places or (), strict=False)
     written = {i: place for i, (out, x, place) in enumerate(triples) if out is x}
     followed = torch.is_grad_enabled() and needs_grad(*read)
+    if followed and outs is None and not cache and call.is_one_node():
+        return call.recorded(compute)
     rooms = None if outs is not None or followed else call.rooms()
     with torch.set_grad_enabled(followed):
         if rooms is not None:
@@ -128,6 +132,36 @@ class _Call:
             self._run((q, no_k), (0,), compute, of_q)[0],
             self._run((no_q, k), (1,), compute, of_k)[1],
         )
+
+    def is_one_node(self) -> bool:
+        """Whether a call that needs a gradient can be one node for q and k."""
+        there = zip(self.cuts, self.inputs, strict=True)
+        weights = self.norm.q_weight, self.norm.k_weight
+        return (
+            all(weight is None or isinstance(weight, Tensor) for weight in weights)
+            and not must_be_traced(*tensors_of(self.rotation))
+            and self.cuts[0].lies_as(self.cuts[1])
+            and all(tuple(x.placements) == cut.own for cut, x in there)
+            and operators_take(self.inputs[0].to_local(), *tensors_of(self.rotation))
+        )
+
+    def recorded(self, compute: str) -> tuple[DTensor, ...]:
+        """New results, as one node."""
+        rotation = part_of(self.function, self.cuts[0], self.rotation)
+        norm = self.norm_of(0, 1)
+
+        def of_weights(q_weight: Any, k_weight: Any) -> Norm:
+            return norm._replace(q_weight=q_weight, k_weight=k_weight)
+
+        def run(tensors: Any, places: Outs) -> Any:
+            return _of_parts(tensors[:2], rotation, compute, of_weights(*tensors[2:]), (), places)
+
+        def gradients(tensors: Any, grads: Any) -> Any:
+            own = of_weights(*tensors[2:])
+            return plain.norm_rotary_gradients(tensors[:2], rotation, compute, own, grads)
+
+        own = norm.q_weight, norm.k_weight
+        return nonlinear(self.cuts, self.inputs, own, tensors_of(rotation), run, gradients)
 
     def _run(
         self, pair: tuple[Tensor, Tensor], there: tuple[int, ...], compute: str, places: Outs
