@@ -18,7 +18,7 @@ import torch
 
 import posenc_native as pn
 from benchmarks.clock.harness import Case, Contestant
-from benchmarks.gpu import peers
+from benchmarks.gpu import device, peers
 from benchmarks.gpu.timing import OF_COPY, OF_HOST, Goal, Ours
 from benchmarks.peers.contestants import BASE, HEAD_DIM, Options, Row, compile_row
 from benchmarks.peers.tables import recipe_table
@@ -232,27 +232,6 @@ def _decode(options: Options, dtype: torch.dtype, tokens: int) -> Rows:
     ]  # fmt: skip
 
 
-class _Captured:
-    """A call that is captured in a CUDA graph the first time and replayed after that."""
-
-    def __init__(self, call: Callable[[Any], object]) -> None:
-        self._call = call
-        self._graphs: dict[int, Any] = {}
-
-    def __call__(self, b: QueryKey) -> None:
-        if not b.memory.is_cuda:  # where rows are tried without a GPU
-            self._call(b)
-            return
-        if b.work not in self._graphs:
-            self._call(b)
-            torch.cuda.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                self._call(b)
-            self._graphs[b.work] = graph
-        self._graphs[b.work].replay()
-
-
 LAYERS = 32
 
 
@@ -279,7 +258,7 @@ def _step(options: Options, dtype: torch.dtype, tokens: int) -> Rows:
         ),
         *ours("Rotary.append, norm", {"in place": append}, OF_HOST),
         *ours(f"{LAYERS} layers", {"in place": step}),
-        *ours(f"{LAYERS} layers, CUDA graph", {"in place": _Captured(step)}),
+        *ours(f"{LAYERS} layers, CUDA graph", {"in place": device.Captured(step)}),
     ]
 
 

@@ -428,7 +428,7 @@ def test_a_peer_that_fails_is_left_out_and_one_of_ours_is_an_error():
 
 def test_a_run_that_is_cut_off_has_some_of_each_family():
     families = [name.partition(",")[0] for name in rows.cases(quick=False)]
-    assert len(set(families[: len(set(families))])) == len(set(families)) == len(rows.TABLE) == 15
+    assert len(set(families[: len(set(families))])) == len(set(families)) == len(rows.TABLE) == 16
     assert families.count("prefill") == 12
 
 
