@@ -18,6 +18,8 @@ from posenc_native.core.calls.tables import Tables
 from posenc_native.engines.following import forward_mode, tracing
 from posenc_native.engines.verbs import RotaryVerb
 
+from .functions import per_gradient
+
 
 def rotate(verb: RotaryVerb, inputs: tuple[Any, ...], rotation: Rotation) -> Any:
     """New tensors, recorded by autograd; NotImplemented for calls of the general path.
@@ -83,10 +85,13 @@ class _Eager(torch.autograd.Function):
         _ = ctx.saved_tensors  # raises if one of them was overwritten
         verb, rotation = ctx.call
         back = rotation.turned_back()
-        one = len(grads) == 1
-        results = verb.door(*grads, *back, None if one else False)
-        if results is NotImplemented:
-            from posenc_native.engines.rotations import Call, run
 
-            results = run(Call(verb, grads, back, None))
-        return (None, None, results) if one else (None, None, *results)
+        def rotated_back(*grads: Tensor) -> Any:
+            results = verb.door(*grads, *back, None if len(grads) == 1 else False)
+            if results is NotImplemented:
+                from posenc_native.engines.rotations import Call, run
+
+                results = run(Call(verb, grads, back, None))
+            return (results,) if len(grads) == 1 else results
+
+        return None, None, *per_gradient(rotated_back, grads)
