@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 
 import torch_cases  # noqa: E402
 from interpreters import python  # noqa: E402
+from targets import NOT_SANITIZED  # noqa: E402
 from torch.autograd import forward_ad  # noqa: E402
 from torch_cases import FLOATS, assert_same_bits, dtype_id, random  # noqa: E402
 
@@ -230,6 +231,7 @@ print(threads() - before)
 """
 
 
+@NOT_SANITIZED
 @pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="runs on Linux")
 def test_large_calls_have_the_threads_of_torch():
     # torch starts them with the first work for several, and keeps them.
