@@ -40,7 +40,8 @@ def own(rope: pn.Rotary) -> Own:
 
 
 def module(rope: pn.Rotary) -> Any:
-    return pytest.importorskip("posenc_native.nn").RotaryEmbedding(rope)
+    pytest.importorskip("torch")
+    return pn.nn.RotaryEmbedding(rope)
 
 
 def of_numpy(*shape: int) -> Any:
