@@ -14,6 +14,8 @@ import pytest
 import posenc_native as pn
 from posenc_native.core.calls import rotation
 from posenc_native.core.calls.rotation import Rotation
+from posenc_native.core.calls.suggestions.vocabulary import MISSING
+from posenc_native.encodings.rotary import verbs
 
 # What is rotated and what is written to are not options.
 OTHERS = {"self", "x", "q", "k", "out", "inplace"}
@@ -125,3 +127,32 @@ def test_annotations_are_those_of_the_functions(name):
             annotation.__forward_arg__ if isinstance(annotation, typing.ForwardRef) else annotation
         )
         assert found[option].annotation == written, option
+
+
+@pytest.mark.parametrize(
+    ("method", "function"), [("norm", pn.norm_rotary_qk), ("append", pn.rotary_append)]
+)
+def test_methods_pass_every_option_of_their_function_on(method, function, monkeypatch):
+    """They repeat its keywords and pass them by position: each arrives under its name."""
+    described = {"inv_freq", "pairing", "rotary_start", "axis_map", "scale"}
+    own = inspect.signature(getattr(pn.Rotary, method)).parameters
+    theirs = {
+        name: p.default
+        for name, p in inspect.signature(function).parameters.items()
+        if name not in described
+    }
+    assert {name: p.default for name, p in own.items() if name not in ("self", "positions")} == {
+        name: default for name, default in theirs.items() if name != "positions"
+    }
+    names = function.__code__.co_varnames
+    passed = {}
+
+    def receive(*args):
+        passed.update(zip(names, args, strict=False))  # behind the arguments come local variables
+
+    monkeypatch.setattr(verbs, function.__name__, receive)
+    rope, values = pn.Rotary(8), {name: object() for name in theirs}
+    getattr(rope, method)(**values)
+    more = passed.pop("more")
+    assert more is MISSING
+    assert passed == {**values, "inv_freq": rope, **dict.fromkeys(described - {"inv_freq"})}

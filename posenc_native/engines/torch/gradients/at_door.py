@@ -16,6 +16,7 @@ from posenc_native.core.calls.descriptions import description_in, learned_in
 from posenc_native.core.calls.rotation import Rotation
 from posenc_native.core.calls.tables import Tables
 from posenc_native.engines.following import forward_mode, tracing
+from posenc_native.engines.rotations import Call, run
 from posenc_native.engines.verbs import RotaryVerb
 
 from .functions import per_gradient
@@ -89,8 +90,6 @@ class _Eager(torch.autograd.Function):
         def rotated_back(*grads: Tensor) -> Any:
             results = verb.door(*grads, *back, None if len(grads) == 1 else False)
             if results is NotImplemented:
-                from posenc_native.engines.rotations import Call, run
-
                 results = run(Call(verb, grads, back, None))
             return (results,) if len(grads) == 1 else results
 
