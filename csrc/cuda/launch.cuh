@@ -109,6 +109,25 @@ cudaError_t launch_tiles(Queue queue, const Plan& plan) {
   return launch<Thread>(tile_kernel<Thread, Parameters>, queue, plan);
 }
 
+// Of the threads that share out a row: each keeps a sum of its part in shared memory, and then goes
+// through the part again from what those before it have.
+template <typename Thread, typename Parameters>
+__global__ void __launch_bounds__(Policy::kSumColumns* Policy::kSumRows)
+    scan_kernel(const __grid_constant__ Parameters parameters) {
+  extern __shared__ __align__(128) char shared[];
+  Thread thread(parameters, shared, threadIdx.x, threadIdx.y);
+  for_each_piece(parameters.plan, [&](int64_t x, int64_t y) {
+    thread.begin(x, y);
+    __syncthreads();
+    thread.write();
+  });
+}
+
+template <typename Thread, typename Parameters, typename Plan>
+cudaError_t launch_scan(Queue queue, const Plan& plan) {
+  return launch<Thread>(scan_kernel<Thread, Parameters>, queue, plan);
+}
+
 // Of the threads that sum columns of partial sums.
 template <typename Thread, typename Parameters>
 __global__ void __launch_bounds__(Policy::kSumColumns* Policy::kSumRows)

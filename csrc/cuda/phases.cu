@@ -8,18 +8,6 @@ namespace posenc::cuda {
 namespace {
 
 template <typename Thread>
-__global__ void __launch_bounds__(Policy::kSumColumns* Policy::kSumRows)
-    phases_kernel(const __grid_constant__ PhasesParameters parameters) {
-  extern __shared__ __align__(128) char shared[];
-  Thread thread(parameters, shared, threadIdx.x, threadIdx.y);
-  for_each_piece(parameters.plan, [&](int64_t x, int64_t y) {
-    thread.begin(x, y);
-    __syncthreads();
-    thread.write();
-  });
-}
-
-template <typename Thread>
 __global__ void __launch_bounds__(Policy::kThreads, Policy::kTableBlocksPerProcessor)
     phase_tables_kernel(const __grid_constant__ PhaseTablesParameters parameters) {
   const Thread thread(parameters, nullptr, threadIdx.x);
@@ -31,7 +19,7 @@ __global__ void __launch_bounds__(Policy::kThreads, Policy::kTableBlocksPerProce
 cudaError_t accumulated_phases(const AccumulateArgs& args, Queue queue) {
   return visit_phases_thread(args, [&](auto* type) {
     using Thread = std::remove_pointer_t<decltype(type)>;
-    return launch<Thread>(phases_kernel<Thread>, queue, [&](const Room& room) {
+    return launch_scan<Thread, PhasesParameters>(queue, [&](const Room& room) {
       return plan_phases(args, Thread::kSharedBytes, room.limit);
     });
   });

@@ -23,18 +23,6 @@ __global__ void __launch_bounds__(Policy::kWarpThreads, Policy::kWarpBlocksPerPr
   for_each_piece_apart(parameters.plan, [&](int64_t x, int64_t y) { thread.sum(x, y); });
 }
 
-template <typename Thread>
-__global__ void __launch_bounds__(Policy::kSumColumns* Policy::kSumRows)
-    scan_kernel(const __grid_constant__ SelectiveParameters parameters) {
-  extern __shared__ __align__(128) char shared[];
-  Thread thread(parameters, shared, threadIdx.x, threadIdx.y);
-  for_each_piece(parameters.plan, [&](int64_t x, int64_t y) {
-    thread.begin(x, y);
-    __syncthreads();
-    thread.write();
-  });
-}
-
 }  // namespace
 
 cudaError_t begin_segments(const SelectiveArgs& args, Queue queue) {
@@ -47,7 +35,7 @@ cudaError_t begin_segments(const SelectiveArgs& args, Queue queue) {
   });
   if (error != cudaSuccess) return error;
   using Scan = SelectiveScanThread<int64_t, 1>;
-  return launch<Scan>(scan_kernel<Scan>, queue, [&](const Room& room) {
+  return launch_scan<Scan, SelectiveParameters>(queue, [&](const Room& room) {
     return SelectiveParameters{args, plan_scan(args, Scan::kSharedBytes, room.limit)};
   });
 }

@@ -17,18 +17,6 @@ __global__ void __launch_bounds__(Policy::kWarpThreads, Policy::kWalkBackBlocksP
 }
 
 template <typename Thread>
-__global__ void __launch_bounds__(Policy::kSumColumns* Policy::kSumRows)
-    carry_kernel(const __grid_constant__ SelectiveGradientParameters parameters) {
-  extern __shared__ __align__(128) char shared[];
-  Thread thread(parameters, shared, threadIdx.x, threadIdx.y);
-  for_each_piece(parameters.plan, [&](int64_t x, int64_t y) {
-    thread.begin(x, y);
-    __syncthreads();
-    thread.write();
-  });
-}
-
-template <typename Thread>
 __global__ void __launch_bounds__(Policy::kWarpThreads, Policy::kWarpBlocksPerProcessor)
     steps_kernel(const __grid_constant__ SelectiveGradientParameters parameters) {
   const Thread thread(parameters, nullptr, threadIdx.x, threadIdx.y);
@@ -50,7 +38,7 @@ cudaError_t selective_gradient(const SelectiveGradientArgs& args, Queue queue) {
   if (cut_selective(args.turned).several) {
     error = visit_number(args, [&](auto number) {
       using Carry = SelectiveCarryThread<double, 1, decltype(number)>;
-      return launch<Carry>(carry_kernel<Carry>, queue, [&](const Room& room) {
+      return launch_scan<Carry, SelectiveGradientParameters>(queue, [&](const Room& room) {
         return SelectiveGradientParameters{args,
                                            plan_scan(args.turned, Carry::kSharedBytes, room.limit)};
       });

@@ -368,6 +368,15 @@ void launch_tiles(const Plan& plan) {
   });
 }
 
+// Of the threads that share out a row.
+template <typename Thread, typename Plan>
+void launch_scan(const Plan& plan) {
+  launch<Thread>(plan, [](Block<Thread>& block, int64_t x, int64_t y) {
+    block.each([&](Thread& thread) { thread.begin(x, y); });
+    block.each([](Thread& thread) { thread.write(); });
+  });
+}
+
 // Of the threads that sum columns of partial sums.
 template <typename Thread, typename Plan>
 void launch_column_sums(const Plan& plan) {

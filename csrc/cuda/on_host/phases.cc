@@ -14,10 +14,7 @@ void run_phases(const AccumulateArgs& args) {
     const auto plan = [&](const Room& room) {
       return plan_phases(args, Thread::kSharedBytes, room.limit);
     };
-    launch<Thread>(plan, [](Block<Thread>& block, int64_t x, int64_t y) {
-      block.each([&](Thread& thread) { thread.begin(x, y); });
-      block.each([](Thread& thread) { thread.write(); });
-    });
+    launch_scan<Thread>(plan);
   });
 }
 

@@ -26,10 +26,7 @@ void begin_segments(const SelectiveArgs& args) {
   const auto plan = [&](const Room& room) {
     return SelectiveParameters{args, plan_scan(args, Scan::kSharedBytes, room.limit)};
   };
-  launch<Scan>(plan, [](Block<Scan>& block, int64_t x, int64_t y) {
-    block.each([&](Scan& thread) { thread.begin(x, y); });
-    block.each([](Scan& thread) { thread.write(); });
-  });
+  launch_scan<Scan>(plan);
 }
 
 void run_selective(SelectiveArgs args) {
@@ -74,10 +71,7 @@ void run_selective_gradient(SelectiveGradientArgs args) {
         return SelectiveGradientParameters{args,
                                            plan_scan(args.turned, Carry::kSharedBytes, room.limit)};
       };
-      launch<Carry>(plan, [](Block<Carry>& block, int64_t x, int64_t y) {
-        block.each([&](Carry& thread) { thread.begin(x, y); });
-        block.each([](Carry& thread) { thread.write(); });
-      });
+      launch_scan<Carry>(plan);
     });
   }
   visit_steps_thread(args, [&](auto* type) {
