@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from posenc_native.core.frequencies.scaling import scaling_in_full
 from posenc_native.models.config import LayerGroup
@@ -48,6 +48,25 @@ NAMES = {
 }
 
 
+@dataclass(frozen=True)
+class Ground:
+    """How it is known that an engine rotates as described.
+
+    Attributes:
+        kind: "run": this version of the engine rotated a configuration of this kind so
+            (tests/engines_at_hand). "derived": the specification of the file format says so.
+            "unknown": neither.
+        engine: the engine that was run, or that would read the file.
+        version: of the engine that was run.
+        why: for "derived" the specification, for "unknown" what was not run.
+    """
+
+    kind: Literal["run", "derived", "unknown"]
+    engine: str = ""
+    version: str = ""
+    why: str = ""
+
+
 class RoundingError(NamedTuple):
     """How far a rotation may be from the original if a file keeps only rounded cosines and sines.
 
@@ -89,6 +108,7 @@ class Description:
             pairing of Hugging Face and the interleaved pairing of this format; "" if none does.
         safetensors: whether the weights may be in .safetensors files; if not, they are in the
             described file itself and are not read.
+        ground: how the rotation is known.
     """
 
     source: str
@@ -111,6 +131,7 @@ class Description:
     error: Mapping[int, RoundingError] = field(default_factory=dict)
     permuted_by: str = ""
     safetensors: bool = True
+    ground: Ground = Ground("unknown")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "groups", tuple(map(_in_full, self.groups)))
