@@ -49,8 +49,9 @@ exit status:
   130  interrupted
   141  the reader of the output closed it (`| head`)
   compare exits with 1 if checkpoints differ, with 2 if one cannot be read and
-  with 3 if only the expected permutation differs, explain --as with 1 if
-  something cannot be expressed, bench with the status of the benchmarks.
+  with 3 if only the expected permutation differs or what an engine does is
+  unknown, explain --as with 1 if something cannot be expressed, bench with the
+  status of the benchmarks.
 
 On a terminal, rich draws the output if it is installed (rich, rich-argparse),
 and NO_COLOR is respected; pipes and files get plain text."""

@@ -49,6 +49,7 @@ def compare(
     at: Sequence[int] | None = None,
     permuted: bool = False,
     weights: Sequence[str | os.PathLike[str] | None] | None = None,
+    assume: bool = False,
 ) -> Comparison:
     """Say whether checkpoints, configurations or descriptions rotate alike, and what differs.
 
@@ -64,13 +65,14 @@ def compare(
             weights of queries and keys look like its pairing (`guess_pairing`). If they do for
             both, a different pairing is no difference. If weights look like another pairing than
             their source's, that is a difference. Weights in GGUF and ONNX files are not read.
+        assume: take a description as right even if nobody ran its engine with such a file.
 
     Returns:
         A ``Comparison``, which is true if there is a difference: ``assert not compare(a, b)``. Its
-        ``verdict`` is "alike", "different", or "alike if permuted": only the pairing differs, and
-        the converter between the formats permutes the weights of queries and keys to match. It is
-        true then, too, because the descriptions do not show that the weights were permuted. Each of
-        its ``differences`` has a field: "pairing", "base", "scaling", "scale" (the attention
+        ``verdict`` is "alike", "different", "unknown" (see `Comparison.verdict`), or "alike if
+        permuted": only the pairing differs, and the converter between the formats permutes the
+        weights of queries and keys to match. It is true then, too, because the descriptions do not
+        show that the weights were permuted. Each of its ``differences`` has a field: "pairing", "base", "scaling", "scale" (the attention
         factor), "softmax_correction", "head_dim", "rotary_dim", "rotary_start", "axis_map",
         "inv_freq" (frequencies that no base and scaling explain), "layer_count", "layer_types" or
         "nope_layers". ``errors`` say how far apart cosines, sines and scores are, and from which
@@ -108,6 +110,8 @@ def compare(
         tuple(differences),
         tuple(errors),
         tuple(dict.fromkeys(notes)),
+        tuple(description.ground for description in descriptions),
+        assume,
     )
 
 

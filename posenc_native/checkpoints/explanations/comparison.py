@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from posenc_native.checkpoints.formats.description import NAMES
+from posenc_native.checkpoints.formats.description import NAMES, Ground
 from posenc_native.core.documents.document import Document
 from posenc_native.core.documents.parts import GAP, Part
 
@@ -91,7 +91,8 @@ class Comparison(Document):
     Its ``str()`` is its `text`, which notebooks show as HTML.
 
     It is also true if the only difference is expected (see `verdict`), because the
-    descriptions do not show whether the weights were permuted.
+    descriptions do not show whether the weights were permuted, and if the ground of a description
+    is unknown.
 
     Attributes:
         sources: the compared sources, as the caller named them.
@@ -99,6 +100,8 @@ class Comparison(Document):
         differences: the differences of the others from the first.
         errors: how far apart differing rotations are, by pair of rotations.
         notes: values that could not be compared, and other remarks.
+        grounds: how each rotation is known, in the order of the sources.
+        assume: whether descriptions of unknown ground are taken as right.
     """
 
     sources: tuple[str, ...]
@@ -106,24 +109,35 @@ class Comparison(Document):
     differences: tuple[Difference, ...]
     errors: tuple[LayerError, ...] = ()
     notes: tuple[str, ...] = ()
+    grounds: tuple[Ground, ...] = ()
+    assume: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.differences)
+        return not self.alike
 
     @property
     def alike(self) -> bool:
-        """Whether all of them rotate alike."""
-        return not self.differences
+        """Whether all of them rotate alike, on grounds that are known."""
+        return self.verdict == "alike"
 
     @property
     def verdict(self) -> str:
-        """One of "alike", "alike if permuted" and "different".
+        """One of "alike", "alike if permuted", "different" and "unknown".
 
         "alike if permuted" means that only the expected permutation differs: they rotate alike if
         the weights of queries and keys were permuted, as a converter between their formats does.
         Compare with ``permuted=True`` to say that they were, or with ``weights`` to check.
+        "unknown" means that nobody ran the engine of a source with such a file, and no
+        specification says what it does: differences are those of the descriptions, which may be
+        wrong. Compare with ``assume=True`` to take them as right.
         """
-        return _verdict(self.differences)
+        return "unknown" if self._doubtful(*self.sources) else _verdict(self.differences)
+
+    def _doubtful(self, *sources: str) -> list[str]:
+        """Those of the sources whose rotation is unknown, unless it is assumed."""
+        grounds = dict(zip(self.sources, self.grounds, strict=False))
+        unknown = {source for source, ground in grounds.items() if ground.kind == "unknown"}
+        return [] if self.assume else [source for source in sources if source in unknown]
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as JSON values: numbers are numbers, errors have names."""
@@ -137,18 +151,30 @@ class Comparison(Document):
         for other in others:
             pair = (first, other)
             between = [difference for difference in self.differences if difference.sources == pair]
-            yield Part("heading", f"{first} and {other}{_verdict_words(between)}")
+            yield Part("heading", f"{first} and {other}{self._heading(pair, between)}")
             yield from (Part("item", str(difference)) for difference in between)
             for error in self.errors:
                 if error.sources == pair:
                     yield from _parts_of_error(error)
             yield GAP
+        said = dict.fromkeys(self.sources, "") | {
+            source: f" ({ground})"
+            for source, ground in zip(self.sources, self.grounds, strict=False)
+        }
         for source, form in zip(self.sources, self.formats, strict=True):
-            yield Part("entry", f"{source}: {form}")
+            yield Part("entry", f"{source}: {form}{said[source]}")
         if self.notes:
             yield GAP
             yield Part("heading", "Worth knowing")
             yield from (Part("item", note) for note in self.notes)
+
+    def _heading(self, pair: tuple[str, str], between: Sequence[Difference]) -> str:
+        doubtful = " and ".join(self._doubtful(*pair))
+        if not doubtful:
+            return _verdict_words(between)
+        named = ", ".join(dict.fromkeys(NAMES[difference.field] for difference in between))
+        read = f"as read they differ in {named}" if named else "as read they rotate alike"
+        return f": unknown how {doubtful} rotates (--assume); {read}"
 
 
 def _verdict(differences: Sequence[Difference]) -> str:

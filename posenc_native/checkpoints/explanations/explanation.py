@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from posenc_native.checkpoints.formats.description import Description
@@ -81,6 +81,8 @@ class Explanation(Document):
                 yield Part("heading", heading)
                 yield from (Part("item", str(item)) for item in items)
                 yield GAP
+        if self.description is not None:
+            yield Part("paragraph", self.description.ground.sentence)
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as JSON values; numbers are numbers, lists are whole."""
@@ -90,6 +92,7 @@ class Explanation(Document):
             "source": about.source,
             "format": about.format,
             "engine": about.engine,
+            "ground": asdict(about.ground),
             "layer_count": about.layer_count,
             "length": about.length,
             "layers": [_layers_as_json(group) for group in self.layers],

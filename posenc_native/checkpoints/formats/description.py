@@ -66,6 +66,30 @@ class Ground:
     version: str = ""
     why: str = ""
 
+    def __str__(self) -> str:
+        who = " ".join(filter(None, (self.engine, self.version)))
+        return (
+            f"{self.kind}: {who or self.why}"
+            if not (who and self.why)
+            else (f"{self.kind}: {who}, {self.why}")
+        )
+
+    @property
+    def sentence(self) -> str:
+        """For readers."""
+        if self.kind == "run":
+            return (
+                f"How this is known: {self.engine} {self.version} was run with configurations of "
+                "this kind and rotated so."
+            )
+        if self.kind == "derived":
+            return f"How this is known: derived from {self.why}; no engine was run."
+        why = self.why or f"{self.engine or 'no engine'} was not run with such a configuration"
+        return f"Unknown: {why}. It is read as described above, which nobody has checked."
+
+
+TRANSFORMERS = Ground("run", "transformers", "5.23.0")
+
 
 class RoundingError(NamedTuple):
     """How far a rotation may be from the original if a file keeps only rounded cosines and sines.

@@ -6,7 +6,9 @@ from posenc_native.encodings.rotary.rotary import Rotary
 from posenc_native.models.config import LayerGroup
 from posenc_native.models.presets import rotary_preset
 
-from .description import Description
+from .description import TRANSFORMERS, Description, Ground
+
+_OWN = Ground("derived", "posenc_native", why="the definition of a Rotary")
 
 
 def from_rotary(rotary: Rotary) -> Description:
@@ -14,7 +16,7 @@ def from_rotary(rotary: Rotary) -> Description:
     arguments = rotary._arguments()
     del arguments["layout"]
     group = LayerGroup(None, (), arguments)
-    return Description(repr(rotary), "Rotary", "posenc_native", "", (group,))
+    return Description(repr(rotary), "Rotary", "posenc_native", "", (group,), ground=_OWN)
 
 
 def from_preset(name: str) -> Description:
@@ -34,4 +36,5 @@ def from_preset(name: str) -> Description:
         length=preset.length,
         remarks=remarks,
         corrects_softmax=preset.corrects_softmax,
+        ground=TRANSFORMERS,
     )

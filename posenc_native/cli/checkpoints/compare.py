@@ -15,7 +15,7 @@ from .explain import errors_as_json, report
 
 Files = Annotated[str, Kind(metavar="FILE,FILE")]
 
-_STATUS = {"alike": 0, "different": 1, "alike if permuted": 3}  # by the verdict
+_STATUS = {"alike": 0, "different": 1, "alike if permuted": 3, "unknown": 3}  # by the verdict
 
 
 class UnreadableError(CommandError):
@@ -32,6 +32,7 @@ def compare(
     at: Ints | None = None,
     permuted: bool = False,
     weights: Files | None = None,
+    assume: bool = False,
     json: bool = False,
 ) -> int:
     """Say whether checkpoints rotate alike, and where they differ.
@@ -55,8 +56,12 @@ def compare(
     say so with --permuted, or check them with --weights if they are in
     .safetensors files. Weights in a GGUF file cannot be checked.
 
+    What an engine does with a file is known because it was run, or because the
+    file's format specifies it. Where it is unknown, the verdict says so, unless
+    --assume takes the description as right.
+
     Exit status: 0 they rotate alike, 1 they differ, 2 one cannot be read, 3 only
-    the expected permutation differs.
+    the expected permutation differs, or what an engine does is unknown.
 
     Args:
         first: the checkpoint that the others are compared with
@@ -68,6 +73,7 @@ def compare(
             converters do; nothing checks it
         weights: a .safetensors file for each of them, separated by commas in the same order
             (empty for none); says which pairing the weights of queries and keys look like
+        assume: take a description as right where nobody ran the engine with such a file
         json: print one JSON object, for programs; {"error": "..."} if one cannot be read
 
     Examples:
@@ -87,7 +93,9 @@ def compare(
             expected = f"{len(sources)} files, one for each checkpoint (empty for none)"
             raise UsageError(f"--weights: expected {expected}, got {len(files)}")
         with _reading("--weights"):
-            comparison = comparison_of(*described, at=at, permuted=permuted, weights=files)
+            comparison = comparison_of(
+                *described, at=at, permuted=permuted, weights=files, assume=assume
+            )
     report(comparison, json)
     return _STATUS[comparison.verdict]
 
