@@ -13,7 +13,7 @@ SHELL_SCRIPTS := .ci/run scripts/aarch64.sh scripts/free_threaded.sh scripts/fuz
 	scripts/gpu_kit.sh scripts/release_libraries.sh scripts/sanitize.sh scripts/setup.sh scripts/wheels.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all asan tsan mutants fuzz own-tests fuzz-core free-threaded check check-ruff check-mypy \
+.PHONY: help demo test test-all asan tsan mutants fuzz own-tests engines fuzz-core free-threaded check check-ruff check-mypy \
 	check-clang-format check-shellcheck check-workflows check-prose lint-tools actionlint audit format docs \
 	docs-links pages bench growth instructions gpu gpu-kit gpu-resources aarch64 wheels release setup clean distclean
 
@@ -125,6 +125,12 @@ own-tests:  ## timm's own tests of its models, patched, in half an hour; ARGS='-
 	@$(SETUP) test oracles package
 	@scripts/own_tests.sh $(ARGS)
 
+ENGINE ?= all
+
+engines:  ## run other engines, ENGINE=vllm or all, and renew the records that tests compare explain with
+	@$(SETUP) test oracles package
+	@$(BIN)/python tests/engines_at_hand $(ENGINE) $(ARGS)
+
 actionlint:  ## check the workflows' expressions, inputs and shell; needs a network
 	@$(SETUP) workflows
 	@$(BIN)/actionlint -shellcheck $(BIN)/shellcheck
@@ -185,5 +191,5 @@ clean:  ## remove what was built, keep the virtual environment
 	rm -f $(VENV)/.posenc-setup/package
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
-distclean: clean  ## remove the virtual environment as well
-	rm -rf $(VENV)
+distclean: clean  ## remove the virtual environments as well
+	rm -rf $(VENV) .engines

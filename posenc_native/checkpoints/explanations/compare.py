@@ -72,11 +72,12 @@ def compare(
         ``verdict`` is "alike", "different", "unknown" (see `Comparison.verdict`), or "alike if
         permuted": only the pairing differs, and the converter between the formats permutes the
         weights of queries and keys to match. It is true then, too, because the descriptions do not
-        show that the weights were permuted. Each of its ``differences`` has a field: "pairing", "base", "scaling", "scale" (the attention
-        factor), "softmax_correction", "head_dim", "rotary_dim", "rotary_start", "axis_map",
-        "inv_freq" (frequencies that no base and scaling explain), "layer_count", "layer_types" or
-        "nope_layers". ``errors`` say how far apart cosines, sines and scores are, and from which
-        position on bfloat16 shows it. ``print(compare(a, b))`` shows all of it.
+        show that the weights were permuted. Each of its ``differences`` has a field: "pairing",
+        "base", "scaling", "scale" (the attention factor), "softmax_correction", "head_dim",
+        "rotary_dim", "rotary_start", "axis_map", "inv_freq" (frequencies that no base and scaling
+        explain), "layer_count", "layer_types" or "nope_layers". ``errors`` say how far apart
+        cosines, sines and scores are, and from which position on bfloat16 shows it.
+        ``print(compare(a, b))`` shows all of it.
 
     Numbers that float32 cannot tell apart count as equal. If a file leaves a value out, its
     engine's default is compared. A value without a default is not compared; ``notes`` lists it.
