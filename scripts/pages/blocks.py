@@ -8,6 +8,7 @@
 |---|---|
 | `measured: WHAT` | a table of records of the benchmark (benchmarks/figures/measured.py) |
 | `docstring: MODULE` | the docstring of a module, with its pictures in characters |
+| `engines` | the engines that were run, from their records |
 | `rooms` | the rooms of the package by its imports (scripts/rooms.py) |
 """
 
@@ -23,6 +24,8 @@ import rooms
 
 from benchmarks.figures import measured
 
+from . import engines
+
 _BLOCK = re.compile(r"^(<!-- (\w+)(?:: (.+?))? -->\n)(.*?)^(<!-- /\2 -->)$", re.S | re.M)
 
 
@@ -34,6 +37,7 @@ def _docstring(module: str) -> str:
 MAKERS: dict[str, Callable[[str], str]] = {
     "measured": measured.text,
     "docstring": _docstring,
+    "engines": lambda _: engines.table(),
     "rooms": lambda _: rooms.picture(),
 }
 
