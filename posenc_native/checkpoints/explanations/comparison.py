@@ -173,8 +173,8 @@ class Comparison(Document):
         if not doubtful:
             return _verdict_words(between)
         named = ", ".join(dict.fromkeys(NAMES[difference.field] for difference in between))
-        read = f"as read they differ in {named}" if named else "as read they rotate alike"
-        return f": unknown how {doubtful} rotates (--assume); {read}"
+        read = f"they differ as read: {named}" if named else "as read they rotate alike"
+        return f": unknown, nobody ran the engine of {doubtful} (--assume); {read}"
 
 
 def _verdict(differences: Sequence[Difference]) -> str:

@@ -68,11 +68,7 @@ class Ground:
 
     def __str__(self) -> str:
         who = " ".join(filter(None, (self.engine, self.version)))
-        return (
-            f"{self.kind}: {who or self.why}"
-            if not (who and self.why)
-            else (f"{self.kind}: {who}, {self.why}")
-        )
+        return f"{self.kind}: {', '.join(filter(None, (who, self.why)))}".removesuffix(": ")
 
     @property
     def sentence(self) -> str:
