@@ -153,6 +153,17 @@ def _layers(function: str, name: str, value: Any) -> None:
         _check(function, entries, _SIZES, entry_name(name, layer))
 
 
+def _linear_attention(function: str, name: str, value: Any) -> None:
+    """Checks Kimi's entries of linear attention; its layers are numbered from 1."""
+    check_names(function, name, value)
+    _check(
+        function,
+        value,
+        _table(("full_attn_layers kda_layers", _list_of(_LAYER, LAYER_LIMIT))),
+        name,
+    )
+
+
 def check_names(function: str, name: str, value: Any) -> None:
     """TypeError unless it is a mapping with text keys."""
     if not isinstance(value, Mapping):
@@ -190,14 +201,19 @@ SIZES = (*_SIZES,)
 ENTRIES = _SIZES | _table(
     ("model_type", _text()),
     ("num_hidden_layers n_layer n_layers num_layers", _listed_or(_LAYER)),
-    ("layer_types mlp_layer_types", _list_of(_text(), LAYER_LIMIT)),
+    ("layer_types layers_block_type block_types mlp_layer_types",
+     _list_of(_text(), LAYER_LIMIT)),
+    ("hybrid_override_pattern", _text(LAYER_LIMIT)),
+    ("attn_layer_indices full_attn_idxs", _list_of(_LAYER, LAYER_LIMIT)),
+    ("attn_type_list", _list_of(_LAYER, LAYER_LIMIT)),
+    ("linear_attn_config", _linear_attention),
     ("no_rope_layers", _list_of(_one_of({bool: _flag}, _number()), LAYER_LIMIT)),
     ("layer_rope_theta compress_ratios", _list_of(_number(), LAYER_LIMIT)),
     ("rope_scaling_layers", _list_of(_LAYER, LAYER_LIMIT)),
     ("sliding_window_pattern global_attn_every_n_layers",
      _one_of({str: _text(LAYER_LIMIT)}, _LAYER)),
     ("""no_rope_layer_interval prefix_dense_sliding_window_pattern
-     full_attention_interval""", _LAYER),
+     full_attention_interval layer_group_size""", _LAYER),
     ("per_layer_config", _layers),
     ("""rope_theta global_rope_theta rotary_emb_base rope_local_base_freq local_rope_theta
      partial_rotary_factor rotary_pct""", _number()),

@@ -51,6 +51,11 @@ class ModelFacts:
             if an older configuration gives no layer types.
         full_first: the first of n has full attention, not the last.
         others_linear: the others have linear attention instead, without positions.
+        layers: types of the layers if the configuration does not list them: those in ``first``,
+            then a ``pattern`` that repeats. Or an ``entry`` decides that ``holds`` the "indices" of
+            layers with full attention (the first is ``from`` or 0), the period of such layers
+            ("every"), "types" that repeat, or "letters", whose types are in ``letters``. Other
+            layers then have linear attention.
         full_attention_nope: layers of full attention have no rotary encoding: "always", or
             "beside_windows", if there are layers with a sliding window; "": they have one.
         nope_every: every n-th layer has no rotary encoding unless no_rope_layers says otherwise; a
@@ -77,6 +82,7 @@ class ModelFacts:
     full_attention_every: int | None = None
     full_first: bool = False
     others_linear: bool = False
+    layers: Mapping[str, Any] = field(default_factory=dict)
     full_attention_nope: str = ""
     nope_every: int = 0
     corrects_softmax: bool = False

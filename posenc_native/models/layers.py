@@ -18,6 +18,8 @@ _Read = TypeVar("_Read", bound="ConfigLayers")
 # Entries that say for each layer whether it rotates.
 _LISTS_BY_LAYER = ("no_rope_layers", "layer_rope_theta")
 
+_FULL, _LINEAR = "full_attention", "linear_attention"
+
 # The layer types behind the compress_ratios of older DeepSeek-V4 configurations.
 _TYPES_OF_COMPRESS_RATIOS = {
     0: "sliding_attention",
@@ -221,9 +223,13 @@ class ConfigLayers(ConfigFields):
 
 def _layer_types(fields: Mapping[str, Any], facts: ModelFacts) -> tuple[str, ...]:
     """The type of each layer, as listed or by the period of the model."""
-    types = fields.get("layer_types")
+    types = first_value(fields, "layer_types", "layers_block_type")
     if types:
         return tuple(map(str, types))
+    if facts.layers:
+        return _types_by_rule(fields, facts.layers)
+    if fields.get("attn_type_list"):  # code published with MiniMax's models
+        return tuple(_FULL if flag else _LINEAR for flag in fields["attn_type_list"])
     ratios = fields.get("compress_ratios")
     if ratios and all(ratio in _TYPES_OF_COMPRESS_RATIOS for ratio in ratios):
         types = [_TYPES_OF_COMPRESS_RATIOS[ratio] for ratio in ratios]
@@ -244,6 +250,26 @@ def _layer_types(fields: Mapping[str, Any], facts: ModelFacts) -> tuple[str, ...
     return tuple(kinds[layer % len(kinds)] for layer in range(count))
 
 
+def _types_by_rule(fields: Mapping[str, Any], rule: Mapping[str, Any]) -> tuple[str, ...]:
+    """The type of each layer by the fact `layers`."""
+    count, holds, value = _hidden_layers(fields), rule.get("holds"), fields
+    for key in rule.get("entry", "").split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    if value is not None and holds == "letters":
+        return tuple(rule["letters"].get(letter, letter) for letter in value)
+    if count is None:
+        return ()
+    if value is not None and holds in ("indices", "every"):
+        start = rule.get("from", 0)
+        full = range(value - 1, count, value) if holds == "every" else [i - start for i in value]
+        return tuple(_FULL if layer in full else _LINEAR for layer in range(count))
+    first, pattern = rule.get("first", ()), rule["pattern"]
+    if value is not None:
+        first, pattern = (), value
+    types = [*first, *pattern * (count // len(pattern) + 1)]
+    return tuple(map(str, types[:count]))
+
+
 def _hidden_layers(fields: Mapping[str, Any]) -> int | None:
     count = fields.get("num_hidden_layers")
     return None if count is None or isinstance(count, list) else int(count)
@@ -261,5 +287,5 @@ def _period(fields: Mapping[str, Any], facts: ModelFacts) -> Any:
 
 def has_attention(layer_type: str) -> bool:
     """Whether layers of this type have attention with positions."""
-    without = ("linear_attention", "mamba", "conv", "recurrent", "moe", "mlp")
+    without = (_LINEAR, "mamba", "conv", "recurrent", "moe", "mlp")
     return layer_type not in without

@@ -62,7 +62,7 @@ def _renew(engine: str, only: str, *, check: bool) -> bool:
 
 def _run(engine: str, configurations: dict[str, Any]) -> Record:
     python = _environment(engine)
-    command = [str(python), str(_HERE / "adapters" / f"{engine}.py")]
+    command = [str(python), "-P", str(_HERE / "adapters" / f"{engine}.py")]
     done = subprocess.run(
         command,
         input=json.dumps(configurations),

@@ -95,12 +95,17 @@ def serve(
     answers = {}
     out, sys.stdout = sys.stdout, sys.stderr  # engines print
     for name, configuration in json.load(sys.stdin).items():
-        try:
-            answers[name] = {"layers": _numbered(rotations(configuration))}
-        except Exception as error:  # whatever the engine raises is its answer
-            lines = f"{type(error).__name__}: {error}".splitlines() or [""]
-            answers[name] = {"refused": lines[0][:160]}
+        answers[name] = answer(rotations, configuration)
     json.dump({"package": package, "version": version(package), "answers": answers}, out)
+
+
+def answer(rotations: Callable[[Any], Any], configuration: Any) -> dict[str, Any]:
+    """What the engine does with a configuration: its ``layers``, or how it ``refused``."""
+    try:
+        return {"layers": _numbered(rotations(configuration))}
+    except Exception as error:  # whatever the engine raises is its answer
+        lines = f"{type(error).__name__}: {error}".splitlines() or [""]
+        return {"refused": lines[0][:160]}
 
 
 def _numbered(rotations: Iterable[tuple[int, Any]]) -> list[dict[str, Any]]:

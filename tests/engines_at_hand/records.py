@@ -29,7 +29,7 @@ class Record:
     answers: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
-def configurations_of(engine: str) -> dict[str, Any]:
+def configurations_of(engine: str, which: str = "configurations") -> dict[str, Any]:
     """The configurations that an engine is run with, by name."""
     path = _HERE / "configurations" / f"{engine}.py"
     spec = importlib.util.spec_from_file_location(f"configurations_of_{engine}", path)
@@ -37,7 +37,7 @@ def configurations_of(engine: str) -> dict[str, Any]:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.configurations()
+    return getattr(module, which)()
 
 
 def read_record(engine: str) -> Record:

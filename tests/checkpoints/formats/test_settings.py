@@ -336,7 +336,7 @@ def given(source: Any, tmp_path: Path) -> Any:
 def test_alike(name: str, tmp_path: Path) -> None:
     source, config, options = ALIKE[name]
     found = pn.compare(given(source, tmp_path), config, **options)
-    assert not found, str(found)
+    assert not found.differences, str(found)
     if options:  # that is what the option is for
         assert fields(given(source, tmp_path), config) == ["pairing"]
 

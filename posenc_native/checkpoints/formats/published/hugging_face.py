@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from posenc_native.checkpoints.formats.description import Description, Unknown
+from posenc_native.checkpoints.formats.description import TRANSFORMERS, Description, Ground, Unknown
 from posenc_native.checkpoints.formats.form import Format
 from posenc_native.checkpoints.formats.written import (
     Written,
@@ -21,6 +21,7 @@ from posenc_native.core.frequencies.axes import pairs_by_axis
 from posenc_native.core.frequencies.scaling import rotary_frequencies
 from posenc_native.encodings.rotary.rotary import Rotary
 from posenc_native.models.config import Configuration
+from posenc_native.models.facts import model_facts
 from posenc_native.models.unread import unread_entries
 
 NAME = "Hugging Face configuration"
@@ -87,7 +88,17 @@ def described(
         corrects_softmax=model.corrects_softmax,
         latent=latent is not None and any(rotation["head_dim"] == latent for rotation in rotating),
         sees=model.sees,
+        ground=_ground(model),
     )
+
+
+def _ground(model: Configuration) -> Ground:
+    if not model.fields.get("model_type"):
+        return Ground("derived", why="the rules that the models of transformers share")
+    if model.model_type in model_facts() or model.sees:
+        return TRANSFORMERS
+    why = f"transformers was not run with a model of type {model.model_type[:64]}"
+    return Ground("unknown", ENGINE, why=why)
 
 
 def _write(description: Description, written: Written) -> None:
