@@ -127,3 +127,9 @@ def _add_phi3(every, given, tensors):
         given["rope.scaling.attn_factor"] = grown
         for name in ("long", "short"):
             tensors[f"rope_factors_{name}"] = every[f"{name}_factor"]
+
+
+def gguf_file(configuration, folder):
+    """The file of a configuration for llama.cpp (tests/engines_at_hand): no weights."""
+    metadata, tensors = configuration["metadata"], configuration.get("tensors")
+    return write_gguf(folder / f"{metadata['general.architecture']}.gguf", metadata, tensors)

@@ -442,7 +442,7 @@ def test_factors_that_no_scaling_gives_are_shown_with_their_base(write):
     ("arch", "given", "factors", "said"),
     [
         ("qwen2", {}, {"rope_freqs": WAVES},
-         "but llama.cpp does not read it for qwen2: its factors have no effect."),
+         "but qwen2 has no such factors in llama.cpp, which refuses files"),
         ("phi3", PHI, {"rope_freqs": WAVES, **LONG}, "The tensor rope_freqs.weight is in the file"),
         ("deci", {}, {"rope_factors_long": WAVES}, "with these settings"),
         ("llama", {}, {"rope_freqs": WAVES}, None),

@@ -16,10 +16,11 @@ window: sliding layers. `every`: n, of which the last layer is full, or the firs
     rope.freq_base_swa, else `base_default`, else the model's); `scaled`: whether they are scaled.
 nope: the layers that do not rotate.
 rope_freqs, long_factors: the layers, and the conditions, for which the factor tensors apply.
+run, refused: what files had that llama.cpp rotated as described, or refused (gguf_words.py).
 The others are keys that only this architecture reads.
 
-Source: llama.cpp at commit 0c1e570 (October 2026), src/llama-model.cpp, src/llama-context.cpp,
-src/models/, ggml/src/ggml-cpu/ops.cpp, conversion/.
+Source: what llama.cpp did with files of the rows with `run` (tests/engines_at_hand). The others
+were read in its code and not run: src/models/, conversion/.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ from posenc_native.models.entries import HEAD_LIMIT, LAYER_LIMIT
 from .gguf_files import GGUF
 from .gguf_words import (
     architectures,
+    ground,
     remarks,
     source_of_scaling,
     unknown,
@@ -116,6 +118,7 @@ def described(
         corrects_softmax=any(group.softmax_correction != 1 for group in groups),
         permuted_by="llama.cpp's convert_hf_to_gguf.py" if model.row.get("permuted") else "",
         safetensors=False,
+        ground=ground(model.settings, name, model.row, groups, model.factors_read, unread),
     )
 
 
@@ -424,6 +427,8 @@ class _Model:
             return None
         names = ("rope_factors_short", "rope_factors_long")
         if by_length and all(name in factors for name in names):
+            if for_all not in (None, "all") and kind != "full":
+                return None
             return ("long", *(self._checked(name, pairs) for name in names))
         return None
 

@@ -6,11 +6,23 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from posenc_native.checkpoints.formats.description import Unknown
+from posenc_native.checkpoints.formats.description import Ground, Unknown
 from posenc_native.checkpoints.formats.scaling_words import ScalingWords, Word, yarn, yarn_scale
 from posenc_native.checkpoints.formats.settings import Settings
 from posenc_native.models.config import LayerGroup
 from posenc_native.models.rows import rows
+
+# What was run: tests/engines_at_hand/records/llama_cpp.json.
+_ENGINE, _VERSION = "llama.cpp (llama-cpp-python)", "0.3.36"
+_FEATURES = {
+    "none": "no scaling",
+    "linear": "a linear scaling",
+    "yarn": "YaRN",
+    "longrope": "factors by length",
+    "factors": "rope_freqs.weight",
+    "other factors": "factors that the architecture does not have",
+    "some dims": "heads that rotate in part",
+}
 
 
 @lru_cache(maxsize=1)
@@ -78,6 +90,48 @@ def unknown(settings: Settings, row: Mapping[str, Any]) -> list[Unknown]:
     return []
 
 
+def ground(
+    settings: Settings,
+    name: str,
+    row: Mapping[str, Any],
+    groups: Iterable[LayerGroup],
+    factors: Iterable[str],
+    unread: Iterable[str],
+) -> Ground:
+    """What was run with files of this architecture, and with all that this file has.
+
+    factors, unread: the names of factor tensors that have an effect, and of the others.
+    """
+    kinds = [group.arguments for group in groups if group.arguments is not None]
+    scalings = {(kind.get("scaling") or {}).get("rope_type") for kind in kinds}
+    kind = str(settings["rope.scaling.type"] or "linear")
+    if kind not in ("yarn", "longrope"):
+        kind = "linear" if "linear" in scalings else "none"
+    factors = set(factors)
+    wanted = {"longrope" if {"rope_factors_long", "rope_factors_short"} & factors else kind}
+    if "rope_freqs" in factors:
+        wanted.add("factors")
+    if any(tensor not in row for tensor in map(_rule, unread)):
+        wanted.add("other factors")
+    if any(_rotated(kind) < kind["head_dim"] for kind in kinds):
+        wanted.add("some dims")
+    missing = wanted - set(row.get("run", ()))
+    if not missing:
+        return Ground("run", _ENGINE, _VERSION)
+    what = ", ".join(_FEATURES[feature] for feature in _FEATURES if feature in missing)
+    done = "refused" if missing & set(row.get("refused", ())) else "was not run with"
+    return Ground("unknown", _ENGINE, _VERSION, f"llama.cpp {done} a file of {name} with {what}")
+
+
+def _rotated(arguments: Mapping[str, Any]) -> int:
+    pairs = arguments.get("inv_freq")
+    return int(arguments["rotary_dim"]) if pairs is None else 2 * len(pairs)
+
+
+def _rule(tensor: str) -> str:
+    return "rope_freqs" if tensor == "rope_freqs" else "long_factors"
+
+
 def remarks(
     settings: Settings, name: str, row: Mapping[str, Any], unread: Iterable[str], parts: int
 ) -> list[str]:
@@ -92,12 +146,16 @@ def remarks(
         names = " and ".join(ignored)
         said.append(f"llama.cpp does not read {names} for {name}: it always uses 32 and 1.")
     for tensor in sorted(unread):
-        rule = "rope_freqs" if tensor == "rope_freqs" else "long_factors"
-        when = f"for {name}" if rule not in row else "with these settings"
-        said.append(
-            f"The tensor {tensor}.weight is in the file, but llama.cpp does not read it {when}: "
-            "its factors have no effect."
-        )
+        if _rule(tensor) in row:
+            said.append(
+                f"The tensor {tensor}.weight is in the file, but llama.cpp does not read it with "
+                "these settings: its factors have no effect."
+            )
+        else:
+            said.append(
+                f"The tensor {tensor}.weight is in the file, but {name} has no such factors in "
+                "llama.cpp, which refuses files with tensors that it does not know."
+            )
     if parts > 1:
         said.append(f"The first of {parts} files: tensors in the others were not read.")
     return said
