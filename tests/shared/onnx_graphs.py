@@ -44,8 +44,8 @@ def attention(layer, rotary=1, interleaved=0, caches=("cos_cache", "sin_cache"),
     inputs = ["q", "k", "v", "past_key", "past_value", "seqlens", "length", *caches]
     return helper.make_node(
         "GroupQueryAttention", inputs if rotary else inputs[:7], [f"attention_{layer}"], domain=ML,
-        name=f"/model/layers.{layer}/attn/GroupQueryAttention", num_heads=8, kv_num_heads=2,
-        do_rotary=rotary, rotary_interleaved=interleaved, **attributes,
+        name=f"/model/layers.{layer}/attn/GroupQueryAttention", do_rotary=rotary,
+        rotary_interleaved=interleaved, **{"num_heads": 8, "kv_num_heads": 2, **attributes},
     )  # fmt: skip
 
 
@@ -83,3 +83,36 @@ def save(path, nodes, initializers=(), **settings):
     """Writes a model and returns its path as a text."""
     onnx.save_model(model(nodes, initializers), str(path), **settings)
     return str(path)
+
+
+def onnx_file(configuration, folder):
+    """The file of a configuration for ONNX Runtime (tests/engines_at_hand): an operator, caches."""
+    angles = np.arange(1024)[:, None] * np.asarray(configuration["frequencies"])
+    caches = [each(angles) * configuration.get("magnitude", 1.0) for each in (np.cos, np.sin)]
+    name, given = configuration["operator"], configuration.get("attributes", {})
+    dims = configuration["head_dim"]
+    if name == "GroupQueryAttention":
+        node = attention(0, **given, num_heads=1, kv_num_heads=1)
+        node.output.extend(["present_key", "present_value"])
+        kinds = {"q": ["batch", 1, dims], "k": ["batch", 1, dims], "v": ["batch", 1, dims],
+                 "past_key": ["batch", 1, "past", dims], "past_value": ["batch", 1, "past", dims],
+                 "seqlens": ["batch"], "length": []}  # fmt: skip
+        results = ["attention_0", "present_key", "present_value"]
+    else:
+        domain = ML if name.startswith(ML) else ""
+        node = rotary(0, domain=domain, **given)
+        whole = ["batch", "tokens", dims] if "num_heads" in given else ["batch", 1, "tokens", dims]
+        kinds = {"q": whole, "positions": ["batch", "tokens"]}
+        results = ["q_0"]
+    integers = {"positions": TensorProto.INT64, "seqlens": TensorProto.INT32,
+                "length": TensorProto.INT32}  # fmt: skip
+    inputs = [
+        helper.make_tensor_value_info(each, integers.get(each, TensorProto.FLOAT), shape)
+        for each, shape in kinds.items()
+    ]
+    outputs = [helper.make_tensor_value_info(each, TensorProto.FLOAT, None) for each in results]
+    graph = model([node], tensors(caches), inputs, outputs)
+    graph.ir_version = 10
+    path = str(folder / "model.onnx")
+    onnx.save_model(graph, path)
+    return path

@@ -228,6 +228,8 @@ def test_caches_by_length(form, dtype, tmp_path):
         nodes, caches = [], tensors(both, dtype=dtype)
     path = save(tmp_path / "m.onnx", [*nodes, attention(0)], caches)
     assert fields(path, PHI) == []
+    ground = pn.explain(path).description.ground
+    assert (ground.kind, "by length" in ground.why) == ("unknown", True)
     found = scaling_of(path)
     assert found["rope_type"] == "longrope"
     assert found["original_max_position_embeddings"] == 4096

@@ -8,8 +8,8 @@ A graph names neither a base nor a scaling. Frequencies are recovered from the c
 position 1 gives them roughly, and the angles of 2, 4, 8 ... halve the error every time. Base and
 scaling follow if those of a usual kind fit.
 
-Source: onnx 1.23 (RotaryEmbedding-23); ONNX Runtime, bert_defs.cc; onnxruntime-genai, the model
-builder, for names and caches by length.
+Source: runs of ONNX Runtime (tests/engines_at_hand); onnx 1.23 (RotaryEmbedding-23). Names and
+caches by length are those that onnxruntime-genai's model builder writes; it was not run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,12 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from posenc_native.checkpoints.formats.description import Description, RoundingError, Unknown
+from posenc_native.checkpoints.formats.description import (
+    Description,
+    Ground,
+    RoundingError,
+    Unknown,
+)
 from posenc_native.checkpoints.formats.fitting import explained, nice
 from posenc_native.checkpoints.formats.form import Format
 from posenc_native.checkpoints.formats.settings import without_rotation
@@ -57,6 +62,7 @@ _BASE = 10000.0  # assumed for LongRoPE's factors if nothing gives another base
 
 # The first cache input of operators with do_rotary.
 _ATTENTION = {"GroupQueryAttention": 7, "PagedAttention": 8, "SparseAttention": 9}
+_RUN = frozenset({"RotaryEmbedding", "GroupQueryAttention"})  # records/onnxruntime.json
 _WANTED = frozenset({*_ATTENTION, "Attention", "RotaryEmbedding", "Identity", "Cast", "If"})
 
 
@@ -68,6 +74,7 @@ class _Rotation(NamedTuple):
     rotary_dim: int  # 0: twice the number of columns of its caches
     whole: bool | None  # whether that is the whole head; None: unknown
     caches: tuple[str, str] | None
+    operator: str = ""  # that rotates
 
 
 @dataclass(frozen=True)
@@ -110,10 +117,21 @@ def read_onnx(path: Path, source: str, function: str) -> Description:
         unknown=tuple(unknown),
         error=reader.error,
         safetensors=False,
+        ground=_ground({rotation.operator for rotation in rotations}, reader.by_length),
     )
 
 
 FORMAT = Format("onnx", TITLE, read_file=read_onnx, suffixes=(".onnx",))
+
+
+def _ground(operators: set[str], by_length: bool) -> Ground:
+    engine, version = "ONNX Runtime", "1.31.1"
+    others = sorted(operators - _RUN - {""})
+    if others:
+        return Ground("unknown", engine, version, f"{', '.join(others)} was not run")
+    if by_length:
+        return Ground("unknown", engine, version, "no graph that chooses a cache by length was run")
+    return Ground("run", engine, version)
 
 
 def _rotations(nodes: list[Node]) -> Iterator[_Rotation]:
@@ -126,13 +144,13 @@ def _rotations(nodes: list[Node]) -> Iterator[_Rotation]:
             interleaved = bool(node.numbers.get("interleaved"))
             if len(inputs) > first + 1:
                 caches = inputs[first], inputs[first + 1]
-                yield _Rotation(layer, interleaved, dim, dim == 0, caches)
+                yield _Rotation(layer, interleaved, dim, dim == 0, caches, node.op_type)
         elif node.op_type in _ATTENTION:
             first = _ATTENTION[node.op_type]
             interleaved = bool(node.numbers.get("rotary_interleaved"))
             if node.numbers.get("do_rotary") and len(inputs) > first + 1:
                 caches = inputs[first], inputs[first + 1]
-                yield _Rotation(layer, interleaved, 0, None, caches)
+                yield _Rotation(layer, interleaved, 0, None, caches, node.op_type)
             elif layer is not None and layer not in apart:
                 yield _Rotation(layer, False, 0, None, None)
 
@@ -151,6 +169,7 @@ class _Reader:
         self.named: dict[tuple[str, str], list[_Cache]] = {}
         self.recovered: dict[Any, tuple[dict[str, Any], str]] = {}
         self.error: dict[int, RoundingError] = {}
+        self.by_length = False
 
     def groups(
         self, rotations: list[_Rotation]
@@ -195,6 +214,7 @@ class _Reader:
         key = tuple(cache.key for cache in caches)
         if key not in self.recovered:
             by_length = long is not short
+            self.by_length |= by_length
             recovered = _recovered_by_length(long, short) if by_length else _recovered(long)
             self.recovered[key] = recovered
             if by_length or "base" not in recovered[0]:  # frequencies from the file
