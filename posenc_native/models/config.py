@@ -26,7 +26,7 @@ from posenc_native.core.frequencies.scaling import (
 )
 
 from .entries import HEAD_LIMIT, KIND_LIMIT, SIZES, named_type
-from .facts import facts_of, vision_models
+from .facts import facts_of, model_facts, vision_models
 from .fields import BASES, HEAD_WIDTHS, HEADS, WIDTHS, by_layer_type, first_value
 from .layers import ConfigLayers, has_attention
 
@@ -203,6 +203,15 @@ class Configuration(ConfigLayers):
         return self.facts.corrects_softmax
 
     @property
+    def reads_as_run(self) -> bool:
+        """Whether transformers was run with configurations of this kind."""
+        parameters = self._rope_parameters()
+        flat = (
+            parameters and not by_layer_type(parameters)
+        ) or "partial_rotary_factor" in self.fields
+        return self.model_type in model_facts() and not (flat and self.facts.flat_unknown)
+
+    @property
     def sees(self) -> bool:
         """Whether it is a vision encoder of vision.json."""
         return self._of_images() and self._vision_name in vision_models()
@@ -283,7 +292,9 @@ class Configuration(ConfigLayers):
             nested = by_layer_type(defaults)
             if not flat and (parameters or not nested):
                 return {}
-            by_type = {key: parameters if rule["scaled"] else {} for key, rule in flat.items()}
+            # Such classes know the type of flat parameters by its name of today alone.
+            spread = {key: entry for key, entry in parameters.items() if key != "type"}
+            by_type = {key: spread if rule["scaled"] else {} for key, rule in flat.items()}
             if not parameters:
                 by_type = {key: {} for key in (*flat, *nested)}
         base = self._bases()[0]
@@ -297,7 +308,7 @@ class Configuration(ConfigLayers):
             }
             if own is not None:
                 entry["rope_theta"] = own
-            result[key] = {**entry, **{k: v for k, v in value.items() if v is not None}}
+            result[key] = {**entry, **_stated(value)}
         return result
 
     def _flat(self) -> Mapping[str, Mapping[str, Any]]:
@@ -325,7 +336,7 @@ class Configuration(ConfigLayers):
         result = {"rope_theta": 10000.0, **known}
         if base is not None:
             result["rope_theta"] = base
-        return {**result, **{key: value for key, value in parameters.items() if value is not None}}
+        return {**result, **_stated(parameters)}
 
     def _unknown(self, layer_type: str | None, known: Iterable[str | None]) -> NoReturn:
         self._wrong_argument("layer_type", f"one of {', '.join(map(str, known))}", layer_type)
@@ -379,7 +390,8 @@ class Configuration(ConfigLayers):
         value = value or first_value(fields, *HEAD_WIDTHS)
         value = value or self.facts.head_dim
         if value is None:
-            value = self._size(fields, *WIDTHS) // self._size(fields, *HEADS)
+            width = self._size(fields, *WIDTHS) * self.facts.widening
+            value = width // self._size(fields, *HEADS)
         return self._head_size(value)
 
     def _own_fields(self, layer_type: str | None, layer: int | None) -> Mapping[str, Any]:
@@ -413,11 +425,19 @@ class Configuration(ConfigLayers):
         latent = fields.get("qk_rope_head_dim")
         if latent is not None and (latent == head_dim or self.facts.trailing):
             return self._checked_rotary_dim(self._size(fields, "qk_rope_head_dim"), head_dim)
-        rope_parameters = fields.get("rope_parameters") or {}
+        if self.facts.whole_share:
+            return self._checked_rotary_dim(head_dim, head_dim)
+        rope_parameters = {} if self.facts.fixed else fields.get("rope_parameters") or {}
         if "partial_rotary_factor" not in rope_parameters and not by_layer_type(rope_parameters):
-            named = first_value(fields, "partial_rotary_factor", "rotary_pct")
+            names = ("partial_rotary_factor", "rotary_pct")
+            if self.facts.share is not None:
+                names = (self.facts.share,)
+            if self.facts.own_parameters and not self._rope_parameters():
+                names = ()
+            named = first_value(fields, *names)
             share = share if named is None else named
-            if named is None and not rope_parameters and fields.get("rotary_dim"):
+            read = fields.get("rotary_dim") and not self.facts.rotary_dim_unread
+            if named is None and not rope_parameters and read:
                 return self._checked_rotary_dim(self._size(fields, "rotary_dim"), head_dim)
         share = self._positive("partial_rotary_factor", 1.0 if share is None else share)
         if head_dim * share > HEAD_LIMIT:
@@ -475,6 +495,14 @@ class Configuration(ConfigLayers):
             hint = did_you_mean(rope_type, known)
             self._wrong(key, f"one of {', '.join(known)}", rope_type, hint)
         return rope_type
+
+
+def _stated(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters that are not None; "truncate" is then False, as in transformers."""
+    stated = {key: value for key, value in parameters.items() if value is not None}
+    if "truncate" in parameters:
+        stated.setdefault("truncate", False)
+    return stated
 
 
 def named_rope_type(parameters: Mapping[str, Any]) -> str:

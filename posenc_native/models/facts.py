@@ -35,6 +35,17 @@ class ModelFacts:
             for each entry whether it has that scaling (``scaled``), and which key gives its
             ``base``.
         labels: the entry of rope_parameters for each layer type, if the names differ.
+        base: the entry with the base, if its class reads none of the usual names.
+        fixed: its class reads no parameter of the rotation but rotary_dim.
+        share: the entry beside the parameters with the share of the head that rotates, if its class
+            reads one name alone; "" if it reads none there.
+        parameters_only: its class does not read rope_scaling.
+        own_parameters: without parameters its class has its own, and then does not read the base
+            and the share beside them.
+        flat_unknown: how its class reads parameters without layer types is not known here.
+        rotary_dim_unread: its class does not read rotary_dim, which its configuration has.
+        widening: by how much its attention is wider than the model.
+        whole_share: its class rotates the whole head, whatever partial_rotary_factor says.
         pairing: "interleaved" pairs neighboring dims, "half" dim i with dim i + rotary_dim / 2.
             A configuration's rope_interleave overrides it. (Models with latent attention then store
             the rotated dims in another order, in both q and k, which changes no attention score.)
@@ -55,7 +66,8 @@ class ModelFacts:
             then a ``pattern`` that repeats. Or an ``entry`` decides that ``holds`` the "indices" of
             layers with full attention (the first is ``from`` or 0), the period of such layers
             ("every"), "types" that repeat, or "letters", whose types are in ``letters``. Other
-            layers then have linear attention.
+            layers then have linear attention. ``last`` is the type of the last layer, ``some`` that
+            of the last if no other has it. A ``whole`` pattern is one of all layers.
         full_attention_nope: layers of full attention have no rotary encoding: "always", or
             "beside_windows", if there are layers with a sliding window; "": they have one.
         nope_every: every n-th layer has no rotary encoding unless no_rope_layers says otherwise; a
@@ -72,6 +84,15 @@ class ModelFacts:
     defaults_or_scaling: bool = False
     flat: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
+    base: str = ""
+    fixed: bool = False
+    share: str | None = None
+    parameters_only: bool = False
+    own_parameters: bool = False
+    flat_unknown: bool = False
+    rotary_dim_unread: bool = False
+    widening: int = 1
+    whole_share: bool = False
     pairing: str = "half"
     backward: bool = False
     trailing: bool = False

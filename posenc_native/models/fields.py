@@ -17,7 +17,7 @@ from .entries import (
     config_key,
     entry_name,
 )
-from .facts import ModelFacts, facts_of
+from .facts import ModelFacts, facts_of, model_facts
 from .files import read_configuration
 
 # Entries that name the base of the frequencies.
@@ -47,12 +47,25 @@ class ConfigFields:
 
     def _rope_parameters(self) -> Mapping[str, Any]:
         """The rotary parameters as the configuration has them, flat or by layer type."""
-        return first_value(self.fields, "rope_parameters", "rope_scaling") or {}
+        if self.facts.fixed:
+            return {}
+        keys = ("rope_parameters", "rope_scaling")[: 1 if self.facts.parameters_only else 2]
+        return first_value(self.fields, *keys) or {}
 
     def _bases(self) -> tuple[Any, Any]:
         """The base that the configuration names, and the base of its sliding-window layers."""
-        base = first_value(self.fields, *BASES)
+        base = first_value(self.fields, *self.bases_read)
         return base, first_value(self.fields, "rope_local_base_freq", "local_rope_theta")
+
+    @property
+    def bases_read(self) -> tuple[str, ...]:
+        """The entries in which the class of the model looks for a base."""
+        facts = self.facts
+        if facts.fixed or (facts.own_parameters and not self._rope_parameters()):
+            return ()
+        if self.facts.base:
+            return (self.facts.base,)
+        return BASES if self.model_type not in model_facts() else BASES[:2]
 
     def _label(self, layer_type: str) -> str:
         """The entry of rope_parameters for a layer type."""

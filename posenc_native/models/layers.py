@@ -257,6 +257,8 @@ def _types_by_rule(fields: Mapping[str, Any], rule: Mapping[str, Any]) -> tuple[
         value = value.get(key) if isinstance(value, Mapping) else None
     if value is not None and holds == "letters":
         return tuple(rule["letters"].get(letter, letter) for letter in value)
+    if rule.get("whole"):
+        return tuple(rule["pattern"])
     if count is None:
         return ()
     if value is not None and holds in ("indices", "every"):
@@ -267,7 +269,11 @@ def _types_by_rule(fields: Mapping[str, Any], rule: Mapping[str, Any]) -> tuple[
     if value is not None:
         first, pattern = (), value
     types = [*first, *pattern * (count // len(pattern) + 1)]
-    return tuple(map(str, types[:count]))
+    types = [*map(str, types[:count])]
+    last = rule.get("last") or (rule.get("some") if rule.get("some") not in types else None)
+    if last and types:
+        types[-1] = last
+    return tuple(types)
 
 
 def _hidden_layers(fields: Mapping[str, Any]) -> int | None:

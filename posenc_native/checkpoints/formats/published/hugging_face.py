@@ -21,7 +21,6 @@ from posenc_native.core.frequencies.axes import pairs_by_axis
 from posenc_native.core.frequencies.scaling import rotary_frequencies
 from posenc_native.encodings.rotary.rotary import Rotary
 from posenc_native.models.config import Configuration
-from posenc_native.models.facts import model_facts
 from posenc_native.models.unread import unread_entries
 
 NAME = "Hugging Face configuration"
@@ -95,7 +94,7 @@ def described(
 def _ground(model: Configuration) -> Ground:
     if not model.fields.get("model_type"):
         return Ground("derived", why="the rules that the models of transformers share")
-    if model.model_type in model_facts() or model.sees:
+    if model.reads_as_run or model.sees:
         return TRANSFORMERS
     why = f"transformers was not run with a model of type {model.model_type[:64]}"
     return Ground("unknown", ENGINE, why=why)
