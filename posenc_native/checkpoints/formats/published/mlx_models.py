@@ -70,6 +70,7 @@ class Model:
     def __init__(self, function: str, fields: Mapping[str, Any], row: Row) -> None:
         self.row = row
         self.settings = Settings(function, {**row.get("assumes", {}), **_present(fields)}, "config")
+        self.nulls = {key for key, value in fields.items() if value is None}
         self.read: set[str] = set()
         self.assumed_bases: list[float] = []
         self.remarks: list[str] = []
@@ -217,11 +218,13 @@ class Model:
         self, places: Sequence[Any], name: str | None
     ) -> Iterator[tuple[Settings, str, Any]]:
         """The mapping and the key of each place, and the default that applies there."""
+        null = False
         for place in places:
             if place == "ratio":
                 continue
             if not isinstance(place, str):
-                yield self.settings, "", place
+                if not null or isinstance(place, bool):  # null replaces the default of a number
+                    yield self.settings, "", place
                 continue
             path, _, default = place.partition("=")
             *parents, key = path.split(".")
@@ -232,6 +235,7 @@ class Model:
                 exists = exists and parent in settings
                 settings = settings.inner(parent)
             key = str(name) if key == "{type}" else key
+            null = not parents and key in self.nulls
             yield settings, key, float(default) if default and exists else None
 
     # Types of layers
@@ -267,9 +271,12 @@ class Model:
         return [_FULL if i in indices else "conv" for i in range(count)]
 
     def _by_cycle(self, count: int, key: str) -> list[str] | None:
-        """By a text such as "LLLG", which repeats."""
+        """By names, or a text such as "LLLG", that repeat."""
         if key not in self.settings:
             return None
+        if isinstance(self.settings[key], (list, tuple)):
+            names = self._by_list(min(count, len(self.settings[key])), key)
+            return [names[i % len(names)] for i in range(count)] if names else None
         text = self.settings.text(key)
         if not text or {*text} - {"L", "G"}:
             self.settings.wrong(key, "the letters L and G", repr(text))
