@@ -239,6 +239,13 @@ def check_entries(function: str, fields: Mapping[str, Any]) -> None:
     """ValueError or TypeError for an entry that the tables above do not allow."""
     check_names(function, "config", fields)
     _check(function, fields, ENTRIES)
+    if len({*(fields.get("layer_types") or ())}) > KIND_LIMIT:
+        expected = f"at most {KIND_LIMIT} types"
+        wrong_value(function, config_key("layer_types"), expected, "more")
+
+
+def check_agreement(function: str, fields: Mapping[str, Any]) -> None:
+    """ValueError for a scaling in rope_scaling that rope_parameters replaces by none."""
     today, older = (fields.get(key) or {} for key in ("rope_parameters", "rope_scaling"))
     types = [named_type(entry) for entry in (today, older)]
     if (
@@ -248,9 +255,6 @@ def check_entries(function: str, fields: Mapping[str, Any]) -> None:
     ):
         expected = "the rope_type of rope_parameters (default), which takes precedence"
         wrong_value(function, config_key("rope_scaling"), expected, types[1])
-    if len({*(fields.get("layer_types") or ())}) > KIND_LIMIT:
-        expected = f"at most {KIND_LIMIT} types"
-        wrong_value(function, config_key("layer_types"), expected, "more")
 
 
 def _check(

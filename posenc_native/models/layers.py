@@ -9,7 +9,7 @@ from typing import Any, NoReturn, TypeVar
 
 from posenc_native.core.calls import arguments
 
-from .entries import check_plain, config_key
+from .entries import check_agreement, check_plain, config_key
 from .facts import ModelFacts, facts_of
 from .fields import ConfigFields, first_value, read_fields
 
@@ -63,6 +63,7 @@ class ConfigLayers(ConfigFields):
     def read(cls: type[_Read], config: Any, function: str) -> _Read:
         """Read an object, a mapping or a path."""
         fields = read_fields(config, function)
+        check_agreement(function, fields)
         model_type = str(fields.get("model_type"))  # also "None": such a model has no facts
         model_type = facts_of(model_type).same_as or model_type
         model = cls(function, fields, model_type, _layer_types(fields, facts_of(model_type)))

@@ -116,6 +116,9 @@ class Model:
             settings, key, _ = next(self._places([place], name))
             if key not in settings:
                 settings.wrong(key, "an entry, which mlx-lm needs", "none")
+        for key, value in row.get("refuses", {}).items():
+            if self._is(key, value):
+                self.settings.wrong(key, "another value, which mlx-lm has", value)
         head = self._head(row, name)
         rotary_dim = self._rotary_dim(row, name, head)
         base = self._base(row, name)
