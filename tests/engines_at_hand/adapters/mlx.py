@@ -16,11 +16,10 @@ from typing import Any
 # In place of this folder, where this file would be the package mlx.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-import mlx.core as mx
-import mlx.nn as nn
-import numpy as np
-from mlx_lm.utils import _get_classes
-from probe import read_rotation, serve
+import mlx.core as mx  # noqa: E402
+import numpy as np  # noqa: E402
+from mlx_lm.utils import _get_classes  # noqa: E402
+from probe import read_rotation, serve  # noqa: E402
 
 # The layer that runs now, and what it has called: module, dims of the tensor, other arguments.
 _now: list[int] = []
@@ -79,8 +78,12 @@ def _rotary_modules(model: Any) -> list[Any]:
 def _attends(layer: Any) -> bool:
     """Whether a layer without a call of a rotary module has softmax attention."""
     names = [path.split(".")[-1] for path, _ in layer.named_modules()]
-    linear = any(re.search("conv|mamba|a_log|dt_proj|gate_up_linear|linear_attn", n, re.I) for n in names)
-    return any("attention" in n or "attn" in n or n in ("q_proj", "wq") for n in names) and not linear
+    linear = any(
+        re.search("conv|mamba|a_log|dt_proj|gate_up_linear|linear_attn", n, re.I) for n in names
+    )
+    return (
+        any("attention" in n or "attn" in n or n in ("q_proj", "wq") for n in names) and not linear
+    )
 
 
 def _rope(x: Any, *rest: Any, **named: Any) -> Any:

@@ -12,11 +12,12 @@ from typing import Any
 
 from posenc_native.checkpoints.formats.description import Description, Ground, Unknown
 from posenc_native.checkpoints.formats.form import Format
+from posenc_native.checkpoints.formats.settings import without_rotation
 from posenc_native.models.config import Configuration
 from posenc_native.models.fields import read_fields
 
 from .hugging_face import WORDS, described
-from .mlx_models import VERSION, Model, row_of
+from .mlx_models import Model, row_of, table
 
 TITLE = "MLX configuration"
 _ENGINE = "mlx-lm"
@@ -46,7 +47,10 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
     model = Model(function, fields, row)
     groups = model.groups()
     count, length = model.count, fields.get("max_position_embeddings")
-    unknown = [Unknown("base", f"mlx-lm defaults to {base:,.10g}") for base in model.assumed_bases]
+    unknown = []
+    if model.assumed_bases:
+        bases = dict.fromkeys(f"{base:,.10g}" for base in model.assumed_bases)
+        unknown.append(Unknown("base", f"mlx-lm defaults to {' and '.join(bases)}"))
     if count is None:
         unknown.append(Unknown("layer_count"))
     return Description(
@@ -57,16 +61,14 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
         groups=groups,
         layer_count=count,
         length=length if isinstance(length, int) else None,
-        nope_layers=tuple(
-            sorted(i for group in groups if group.arguments is None for i in group.layers)
-        ),
+        nope_layers=without_rotation(groups),
         words=_WORDS,
-        unknown=tuple(unknown[:1] if count is not None else [*unknown[:1], *unknown[-1:]]),
+        unknown=tuple(unknown),
         remarks=tuple(dict.fromkeys([*_unread(str(name), fields, model), *model.remarks])),
         entries=fields,
         corrects_softmax=bool(row.get("correction")),
         latent="qk_rope_head_dim" in row["head"],
-        ground=Ground("run", _ENGINE, VERSION),
+        ground=Ground("run", _ENGINE, table()["version"]),
     )
 
 

@@ -33,14 +33,19 @@ from posenc_native.models.entries import HEAD_LIMIT
 from .mlx_scalings import Scaling, read_scaling
 
 Row = Mapping[str, Any]
-_TABLE = json.loads(Path(__file__).with_name("mlx.json").read_text("utf-8"))
-VERSION: str = _TABLE["version"]
 _FULL, _SLIDING, _LINEAR = "full_attention", "sliding_attention", "linear_attention"
+
+
+@cache
+def table() -> Mapping[str, Any]:
+    """mlx.json: the version that was run, the rules of scalings, the rows of models."""
+    path = Path(__file__).with_name("mlx.json")
+    return json.loads(path.read_text("utf-8"))  # type: ignore[no-any-return]
 
 
 def row_of(entries: Mapping[str, Any], fields: Mapping[str, Any]) -> Row | None:
     """The row for a configuration, whose language part is `fields`; None if there is none."""
-    rows = _TABLE["models"]
+    rows = table()["models"]
     name = entries.get("model_type") or fields.get("model_type")
     row = rows.get(name) if isinstance(name, str) else None
     if row is None:
@@ -90,8 +95,9 @@ class Model:
     def groups(self) -> tuple[LayerGroup, ...]:
         """The layers with attention, by how they rotate."""
         if not self._types_differ:
-            _, *layer = self._layer(None, self.row)
-            return (LayerGroup(None, tuple(range(self.count or 0)), *layer),)
+            name, arguments, correction, *base = self._layer(None, self.row)
+            layers = tuple(range(self.count or 0))
+            return (LayerGroup(name, layers, arguments, correction, *base),)
         types = self._types(self.count or 0)
         rows = {name: self._row(name, types) for name in dict.fromkeys(types)}
         attending = [i for i, name in enumerate(types) if rows[name] != "absent"]
@@ -144,7 +150,7 @@ class Model:
 
     def _is(self, key: str, value: object) -> bool:
         self.read.add(key)
-        return self.settings[key] == value
+        return bool(self.settings[key] == value)
 
     # Values
 
@@ -185,10 +191,10 @@ class Model:
                 self.assumed_bases.append(float(default))
                 return float(default)
         settings, key, _ = next(self._places(row["base"], name))
-        settings.wrong(key, "a base, which mlx-lm needs for this model", "none")
+        return settings.wrong(key, "a base, which mlx-lm needs for this model", "none")
 
     def _scaling(self, row: Row, name: str | None, rotary_dim: int) -> Scaling:
-        rule = _TABLE["scalings"][row.get("rules", "any")]
+        rule = table()["scalings"][row.get("rules", "any")]
         found = None
         for settings, key, _ in self._places(row.get("scaling", ()), name):
             if key in settings:
@@ -251,7 +257,7 @@ class Model:
         if self.row.get("uniform"):
             return [None] * count
         key = self.row["layers"][0][1]
-        self.settings.wrong(key, "the types of the layers", "none")
+        return self.settings.wrong(key, "the types of the layers", "none")
 
     def _by_list(self, count: int, key: str) -> list[str] | None:
         """By the names in a list."""

@@ -82,9 +82,7 @@ def read_scaling(
         if entries[key] is None:
             entries.wrong(key, "a number or no entry", "null")
     if "assumes" in rule:
-        entries = Settings(
-            entries.function, {**rule["assumes"], **entries.entries}, entries.place
-        )
+        entries = Settings(entries.function, {**rule["assumes"], **entries.entries}, entries.place)
     kind = _kind(entries, rule)
     source = _Source(entries, model, rule, with_length is not None, rotary_dim)
     scaling = _KINDS[kind](source)
