@@ -100,6 +100,7 @@ _MODELS: dict[str, dict[str, Any]] = {
     "deepseek_v2": {**_MLA, "moe_intermediate_size": 32},
     "deepseek_v3": {**_MLA, "moe_intermediate_size": 32},
     "kimi_k2": {**_MLA, "moe_intermediate_size": 32},
+    "joyai_llm_flash": {**_MLA, "moe_intermediate_size": 32},
     "deepseek_v32": {**_MLA, **_INDEX, "moe_intermediate_size": 32},
     "dots1": _ROUTED, "ernie4_5": {**_TIED, "use_bias": False},
     "ernie4_5_moe": {**_TIED, "use_bias": False, "moe_num_experts": 4,
@@ -185,7 +186,8 @@ _MODELS: dict[str, dict[str, Any]] = {
 # Models with a language part, and its model type.
 _PARTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3": ("gemma3_text", {}), "gemma3n": ("gemma3n_text", _GEMMA3N),
-    "gemma4": ("gemma4_text", {}), "kimi_k25": ("kimi_k2", {}), "kimi_vl": ("deepseek_v3", {}),
+    "gemma4": ("gemma4_text", {}), "gemma4_unified": ("gemma4_text", {}),
+    "kimi_k25": ("kimi_k2", {}), "kimi_vl": ("deepseek_v3", {}),
     "lfm2-vl": ("lfm2", {}), "llama4": ("llama4_text", _LLAMA4), "llava": ("llama", {}),
     "minimax_m3_vl": ("minimax_m3", _MINIMAX3), "mistral3": ("ministral3", {"rope_parameters": {}}),
     "pixtral": ("mistral", {}), "qwen2_5_vl": ("qwen2", {}), "qwen3_5": ("qwen3_5", {}),

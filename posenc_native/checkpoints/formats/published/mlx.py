@@ -15,6 +15,7 @@ from posenc_native.checkpoints.formats.form import Format
 from posenc_native.checkpoints.formats.settings import without_rotation
 from posenc_native.models.config import Configuration
 from posenc_native.models.fields import read_fields
+from posenc_native.models.unread import UnreadEntry, unread_entries
 
 from .hugging_face import WORDS, described
 from .mlx_models import Model, row_of, table
@@ -25,6 +26,7 @@ _WORDS = {**WORDS, "pairing": "rope_traditional"}
 # Entries about the rotation; a remark names those that a model's code does not read.
 _ABOUT = ("rope_parameters", "rope_scaling", "rope_theta", "rope_traditional", "rope_interleave",
           "partial_rotary_factor", "head_dim")  # fmt: skip
+_WITH_BASE = ("rope_parameters", "rope_theta")
 
 
 def _claims(entries: Mapping[str, Any]) -> bool:
@@ -64,7 +66,8 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
         nope_layers=without_rotation(groups),
         words=_WORDS,
         unknown=tuple(unknown),
-        remarks=tuple(dict.fromkeys([*_unread(str(name), fields, model), *model.remarks])),
+        remarks=tuple(dict.fromkeys([*_remarks(str(name), fields, model), *model.remarks])),
+        unread=_unread(function, fields, model),
         entries=fields,
         corrects_softmax=bool(row.get("correction")),
         latent="qk_rope_head_dim" in row["head"],
@@ -72,12 +75,26 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
     )
 
 
-def _unread(name: str, fields: Mapping[str, Any], model: Model) -> list[str]:
+def _remarks(name: str, fields: Mapping[str, Any], model: Model) -> list[str]:
+    """Sentences about entries that transformers reads, and this model's code does not."""
+    base = " or ".join(place for place in model.row["base"] if isinstance(place, str))
     return [
-        f"mlx-lm's code for {name} does not read {key}."
+        f"mlx-lm's code for {name} does not read {key}"
+        + (f": it reads the base from {base}." if base and key in _WITH_BASE else ".")
         for key in _ABOUT
         if fields.get(key) is not None and key not in model.read
     ]
+
+
+def _unread(function: str, fields: Mapping[str, Any], model: Model) -> tuple[UnreadEntry, ...]:
+    """Entries that may be misspelled; remarks name the others."""
+    remarked = {key for key in _ABOUT if key not in model.read}
+    if "rope_scaling" in model.read and fields.get("rope_scaling"):  # it is read before the other
+        remarked.add("rope_parameters")
+    own = {key: value for key, value in fields.items() if key not in remarked}
+    read = {f"config[{key!r}]" for key in model.read}
+    entries = unread_entries(Configuration(function, own, model_type="", layer_types=()))
+    return tuple(entry for entry in entries if entry.place not in read)
 
 
 FORMAT = Format("mlx", TITLE, _claims, _read, takes_overrides=True)
