@@ -105,7 +105,13 @@ def test_every_table_is_checked_here():
     ours = {"facts", "presets", "vision"}
     assert {path.stem for path in FOLDER.glob("*.json")} == ours
     # tests/checkpoints/formats tries the rows of other engines.
-    assert {path.stem for path in model_rows.TABLES} == {*ours, "llama_cpp", "torchtune"}
+    assert {path.stem for path in model_rows.TABLES} == {
+        *ours,
+        "llama_cpp",
+        "mlx",
+        "mlx_scalings",
+        "torchtune",
+    }
 
 
 # --- presets.json ---------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from posenc_native.models.fields import read_fields
 from posenc_native.models.unread import UnreadEntry, unread_entries
 
 from .hugging_face import WORDS, described
-from .mlx_models import Model, row_of, table
+from .mlx_models import VERSION, Model, row_of
 
 TITLE = "MLX configuration"
 _ENGINE = "mlx-lm"
@@ -71,7 +71,7 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
         entries=fields,
         corrects_softmax=bool(row.get("correction")),
         latent="qk_rope_head_dim" in row["head"],
-        ground=Ground("run", _ENGINE, table()["version"]),
+        ground=Ground("run", _ENGINE, VERSION),
     )
 
 

@@ -19,35 +19,39 @@ or the default:
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
-from pathlib import Path
 from typing import Any
 
 from posenc_native.checkpoints.formats.settings import Layer, Settings, check_share, grouped
 from posenc_native.core.frequencies.scaling import scaled_frequencies
 from posenc_native.models.config import LayerGroup
 from posenc_native.models.entries import HEAD_LIMIT
+from posenc_native.models.rows import rows
 
 from .mlx_scalings import Scaling, read_scaling
 
 Row = Mapping[str, Any]
+VERSION = "0.32.2"  # of mlx-lm, which was run
 _FULL, _SLIDING, _LINEAR = "full_attention", "sliding_attention", "linear_attention"
 
 
 @cache
-def table() -> Mapping[str, Any]:
-    """mlx.json: the version that was run, the rules of scalings, the rows of models."""
-    path = Path(__file__).with_name("mlx.json")
-    return json.loads(path.read_text("utf-8"))  # type: ignore[no-any-return]
+def models() -> Mapping[str, Row]:
+    """The rows of mlx.json."""
+    return rows("mlx", __file__)
+
+
+@cache
+def _rules() -> Mapping[str, Mapping[str, Any]]:
+    """The rows of mlx_scalings.json."""
+    return rows("mlx_scalings", __file__)
 
 
 def row_of(entries: Mapping[str, Any], fields: Mapping[str, Any]) -> Row | None:
     """The row for a configuration, whose language part is `fields`; None if there is none."""
-    rows = table()["models"]
     name = entries.get("model_type") or fields.get("model_type")
-    row = rows.get(name) if isinstance(name, str) else None
+    row = models().get(name) if isinstance(name, str) else None
     if row is None:
         return None
     inside = row.get("inside")
@@ -59,7 +63,7 @@ def row_of(entries: Mapping[str, Any], fields: Mapping[str, Any]) -> Row | None:
         if inner == "{model_type}":  # of the part
             inner = fields.get("model_type")
             inner = inner if inner in row["known"] else row["otherwise"]
-        row = rows[inner]
+        row = models()[inner]
     return {**row, "inside": inside, "nested": nested}
 
 
@@ -99,9 +103,9 @@ class Model:
             layers = tuple(range(self.count or 0))
             return (LayerGroup(name, layers, arguments, correction, *base),)
         types = self._types(self.count or 0)
-        rows = {name: self._row(name, types) for name in dict.fromkeys(types)}
-        attending = [i for i, name in enumerate(types) if rows[name] != "absent"]
-        layer = cache(lambda name: self._layer(name, rows[name]))
+        by_type = {name: self._row(name, types) for name in dict.fromkeys(types)}
+        attending = [i for i, name in enumerate(types) if by_type[name] != "absent"]
+        layer = cache(lambda name: self._layer(name, by_type[name]))
         groups = grouped(self.settings, len(attending), lambda i: layer(types[attending[i]]))
         return tuple(
             dataclasses.replace(group, layers=tuple(attending[i] for i in group.layers))
@@ -194,7 +198,7 @@ class Model:
         return settings.wrong(key, "a base, which mlx-lm needs for this model", "none")
 
     def _scaling(self, row: Row, name: str | None, rotary_dim: int) -> Scaling:
-        rule = table()["scalings"][row.get("rules", "any")]
+        rule = _rules()[row.get("rules", "any")]
         found = None
         for settings, key, _ in self._places(row.get("scaling", ()), name):
             if key in settings:

@@ -1,6 +1,6 @@
 """mlx-lm's scalings: its defaults, its magnitudes and the entries that it ignores.
 
-A rule of mlx.json says how a model file reads its scaling:
+A row of mlx_scalings.json says how a model file reads its scaling:
 
     accepts, otherwise   the scaling by the name in the file; without `otherwise` other names are
                          refused
