@@ -25,12 +25,10 @@ from posenc_native.core.frequencies.scaling import (
     softmax_correction,
 )
 
-from .entries import HEAD_LIMIT, KIND_LIMIT, SIZES, named_type
+from .entries import HEAD_LIMIT, KIND_LIMIT, SIZES, named_rope_type
 from .facts import facts_of, model_facts, vision_models
 from .fields import BASES, HEAD_WIDTHS, HEADS, WIDTHS, by_layer_type, first_value
 from .layers import ConfigLayers, has_attention
-
-_OLD_ROPE_TYPES = {"mrope": "default", "su": "longrope"}
 
 # Entries that may describe a rotary encoding.
 _ROTARY = ("rope_parameters", "rope_scaling", *BASES, "rotary_dim")
@@ -235,6 +233,8 @@ class Configuration(ConfigLayers):
 
     def _refuse(self) -> None:
         model_type = self.model_type
+        if self.facts.unrotated:
+            self._wrong("model_type", "a model with a rotary encoding", model_type)
         if self.facts.refused:
             got = f"{model_type}, which {self.facts.refused}"
             self._wrong("model_type", "a model that rotates as its configuration says", got)
@@ -294,6 +294,7 @@ class Configuration(ConfigLayers):
                 return {}
             # Such classes know the type of flat parameters by its name of today alone.
             spread = {key: entry for key, entry in parameters.items() if key != "type"}
+            spread = dict(parameters) if self.facts.flat_unknown else spread
             by_type = {key: spread if rule["scaled"] else {} for key, rule in flat.items()}
             if not parameters:
                 by_type = {key: {} for key in (*flat, *nested)}
@@ -503,15 +504,6 @@ def _stated(parameters: Mapping[str, Any]) -> dict[str, Any]:
     if "truncate" in parameters:
         stated.setdefault("truncate", False)
     return stated
-
-
-def named_rope_type(parameters: Mapping[str, Any]) -> str:
-    """The type of scaling that these parameters name, under its current name."""
-    named = named_type(parameters)
-    rope_type = _OLD_ROPE_TYPES.get(named, named)
-    if rope_type == "yarn" and "short_factor" in parameters:  # its name in the first Phi-3 files
-        rope_type = "longrope"
-    return rope_type
 
 
 def _beside_scaling(defaults: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -28,6 +28,8 @@ LENGTH_LIMIT = 2**53  # positions that float64 can tell apart
 NAME_LIMIT = 128  # characters
 PART_LIMIT = 8  # levels of nested configurations; published models have 2
 
+_OLD_ROPE_TYPES = {"mrope": "default", "su": "longrope"}
+
 # Raises unless the value is valid. Arguments: function, name of the entry in errors, value.
 _Kind = Callable[[str, str, Any], object]
 
@@ -138,6 +140,15 @@ def _check_shape(
 def named_type(parameters: Mapping[str, Any]) -> str:
     """The type of scaling, under either name."""
     return str(parameters.get("rope_type") or parameters.get("type") or "default")
+
+
+def named_rope_type(parameters: Mapping[str, Any]) -> str:
+    """The type of scaling that these parameters name, under its current name."""
+    named = named_type(parameters)
+    rope_type = _OLD_ROPE_TYPES.get(named, named)
+    if rope_type == "yarn" and "short_factor" in parameters:  # its name in the first Phi-3 files
+        rope_type = "longrope"
+    return rope_type
 
 
 def _layers(function: str, name: str, value: Any) -> None:

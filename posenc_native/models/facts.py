@@ -23,6 +23,7 @@ class ModelFacts:
         source: the code that the row was read from.
         same_as: the name of the model in transformers, if it is published under another name.
         refused: why a configuration, or the arguments of `Rotary`, cannot express its rotation.
+        unrotated: it has no rotary encoding, whatever its configuration says.
         rotary_if: it is rotary only if an ``entry`` of its configuration has a ``value``; the
             ``default`` applies without the entry.
         defaults: default parameters of the rotary encoding, by layer type if layers differ. Base
@@ -38,7 +39,7 @@ class ModelFacts:
         base: the entry with the base, if its class reads none of the usual names.
         fixed: its class reads no parameter of the rotation but rotary_dim.
         share: the entry beside the parameters with the share of the head that rotates, if its class
-            reads one name alone; "" if it reads none there.
+            reads one name alone; "none" if it reads none there.
         parameters_only: its class does not read rope_scaling.
         own_parameters: without parameters its class has its own, and then does not read the base
             and the share beside them.
@@ -79,6 +80,7 @@ class ModelFacts:
     source: str = ""
     same_as: str = ""
     refused: str = ""
+    unrotated: bool = False
     rotary_if: Mapping[str, Any] | None = None
     defaults: Mapping[str, Any] | None = None
     defaults_or_scaling: bool = False

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from posenc_native.core.frequencies.scaling import KEYS_OF_EVERY_TYPE, ROTARY_SCALINGS
 
-from .config import Configuration, named_rope_type
-from .entries import ENTRIES, NAME_LIMIT, PARAMETERS
+from .config import Configuration
+from .entries import ENTRIES, NAME_LIMIT, PARAMETERS, named_rope_type
 from .facts import model_facts
 from .fields import by_layer_type
 

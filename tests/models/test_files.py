@@ -158,7 +158,8 @@ def test_a_path_is_read(tmp_path):
     ("error", "match", "config"),
     [
         (TypeError, "config: expected a configuration object", 7),
-        (ValueError, "configuration of bert without one", {"model_type": "bert", **SIZES}),
+        (ValueError, "configuration of t5 without one", {"model_type": "t5", **SIZES}),
+        (ValueError, "with a rotary encoding, got bert", {"model_type": "bert", "rope_theta": 1e4}),
         (ValueError, "'num_attention_heads'", {"hidden_size": 64, "rope_theta": 1e4}),
         (ValueError, "'hidden_size'", {"num_attention_heads": 4, "rope_theta": 1e4}),
         (ValueError, "'num_attention_heads'", {**SIZES, "num_attention_heads": 0, "rope_theta": 1}),
@@ -262,7 +263,7 @@ def test_errors_name_the_function_that_was_called(name):
             nope_layers(bad)
 
 
-@pytest.mark.parametrize("model_type", ["bert", "gpt2"])
+@pytest.mark.parametrize("model_type", ["distilbert", "t5"])
 def test_models_without_any_rotary_encoding_are_told_what_was_looked_for(model_type):
     config = classes()[model_type](num_hidden_layers=4)
     looked_for = r"\(rope_parameters, rope_scaling, rope_theta, .*rotary_dim\)"

@@ -33,6 +33,9 @@ FACTS = {
     "trailing": bool, "global_head_dim": int, "mrope": dict, "rows_and_columns": bool,
     "full_attention_every": int, "others_linear": bool, "full_first": bool, "head_dim": int,
     "full_attention_nope": str, "nope_every": int, "corrects_softmax": bool, "note": str,
+    "layers": dict, "base": str, "fixed": bool, "share": str, "parameters_only": bool,
+    "own_parameters": bool, "flat_unknown": bool, "rotary_dim_unread": bool, "widening": int,
+    "whole_share": bool, "unrotated": bool,
 }  # fmt: skip
 VISION = {"source*": str, "axial*": dict, "positions": str}
 AXIAL = {

@@ -31,7 +31,7 @@ def test_every_row_was_run() -> None:
     assert RECORD["version"] == VERSION
 
 
-@pytest.mark.parametrize("model_type", ["jamba", "a_new_model", None])
+@pytest.mark.parametrize("model_type", ["a_new_model", None])
 def test_a_model_that_was_not_run_is_unknown(model_type: str | None) -> None:
     ground = read({**QWEN, "model_type": model_type}, "explain").ground
     assert ground.kind == "unknown"

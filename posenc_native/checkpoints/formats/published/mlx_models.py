@@ -1,4 +1,4 @@
-"""Which entries mlx-lm's model files read, and how they rotate.
+"""The entries that mlx-lm's model files read, and their rotations.
 
 A row of mlx.json has for each value the places where a model file looks for it, in this order. A
 place is the name of an entry (``rope_parameters.rope_theta``; ``{type}`` is the type of the layer)

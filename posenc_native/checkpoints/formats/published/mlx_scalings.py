@@ -49,7 +49,7 @@ class Scaling:
 
 @dataclass(frozen=True)
 class _Source:
-    """What a scaling is made from: its entries, the model's, its rule, the number of dims."""
+    """The parts of a scaling: its entries, the model's, its rule, the number of dims."""
 
     settings: Settings
     top: Settings
