@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from posenc_native.encodings.rotary.rotary import Rotary
 from posenc_native.encodings.rotary.tables import rotary_tables
+from posenc_native.models.config import rotary_arguments as configured
 
 from .forms import Form, NotServed, Tables
 from .functions import PIECES, Replacement, TablesInUse, in_pieces, rotary_function
@@ -279,7 +280,7 @@ def _configured_frequencies(module: nn.Module, name: str) -> Tensor | None:
     """Frequencies from the configuration of a module, in float32; None if it gives none."""
     layer_type = name.removesuffix("inv_freq").removesuffix("original_").removesuffix("_") or None
     try:
-        rotary = Rotary.from_config(getattr(module, "config", None), layer_type)
+        rotary = Rotary(**configured(getattr(module, "config", None), layer_type))
     except (ValueError, TypeError, KeyError):
         return None
     return torch.tensor(rotary.inv_freq, dtype=torch.float32)

@@ -203,10 +203,9 @@ class Configuration(ConfigLayers):
     @property
     def reads_as_run(self) -> bool:
         """Whether transformers was run with configurations of this kind."""
-        parameters = self._rope_parameters()
-        flat = (
-            parameters and not by_layer_type(parameters)
-        ) or "partial_rotary_factor" in self.fields
+        parameters = self.rotary_parameters
+        flat = bool(parameters) and not by_layer_type(parameters)
+        flat = flat or "partial_rotary_factor" in self.fields
         return self.model_type in model_facts() and not (flat and self.facts.flat_unknown)
 
     @property
@@ -226,7 +225,7 @@ class Configuration(ConfigLayers):
     @property
     def names_a_base(self) -> bool:
         """Whether the base comes from the configuration, and not from the class of the model."""
-        shared = self._rope_parameters()
+        shared = self.rotary_parameters
         everywhere = [shared, *by_layer_type(shared).values()]
         named = (parameters.get("rope_theta") for parameters in everywhere)
         return any(base is not None for base in (*self._bases(), *named))
@@ -246,7 +245,7 @@ class Configuration(ConfigLayers):
             expected = f"{rule['value']!r}, or this {model_type} has no rotary encoding"
             got = repr(self.fields.get(rule["entry"], rule["default"]))
             self._wrong(rule["entry"], expected, got)
-        silent = not self._rope_parameters() and self._bases()[0] is None
+        silent = not self.rotary_parameters and self._bases()[0] is None
         silent = silent and not {"rope_scaling", "rotary_dim"} & {*self.fields}
         if silent and not self.sees and self.facts.defaults is None:
             expected = f"an entry about a rotary encoding ({', '.join(_ROTARY)})"
@@ -267,7 +266,7 @@ class Configuration(ConfigLayers):
             width = self._size(fields, "embed_dim", "hidden_size")
             head_dim = width // self._size(fields, "num_heads", "num_attention_heads")
         head_dim = self._head_size(head_dim)
-        base = first_value({**fields, **self._rope_parameters()}, "rope_theta")
+        base = first_value({**fields, **self.rotary_parameters}, "rope_theta")
         changes = {} if base is None else {"base": self._positive("rope_theta", base)}
         axial = {**vision_models()[self._vision_name], **changes}
         result = axial_arguments(head_dim, **axial)
@@ -280,7 +279,7 @@ class Configuration(ConfigLayers):
 
     def _entries(self) -> dict[str, dict[str, Any]]:
         """The rotary parameters by layer type; empty if all layers share them."""
-        parameters = self._rope_parameters()
+        parameters = self.rotary_parameters
         defaults = self.facts.defaults or {}
         by_type = {
             key: value
@@ -320,7 +319,7 @@ class Configuration(ConfigLayers):
 
     def _parameters(self, layer_type: str | None) -> dict[str, Any]:
         """The parameters of the layer type, under their current names, always with rope_theta."""
-        parameters, (base, _) = self._rope_parameters(), self._bases()
+        parameters, (base, _) = self.rotary_parameters, self._bases()
         entries = self._entries()
         if entries:
             if layer_type is None and len(entries) == 1:
@@ -428,12 +427,13 @@ class Configuration(ConfigLayers):
             return self._checked_rotary_dim(self._size(fields, "qk_rope_head_dim"), head_dim)
         if self.facts.whole_share:
             return self._checked_rotary_dim(head_dim, head_dim)
-        rope_parameters = {} if self.facts.fixed else fields.get("rope_parameters") or {}
+        older = self.parameters_key == "rope_scaling"
+        rope_parameters = {} if older else self.rotary_parameters
         if "partial_rotary_factor" not in rope_parameters and not by_layer_type(rope_parameters):
             names = ("partial_rotary_factor", "rotary_pct")
             if self.facts.share is not None:
                 names = (self.facts.share,)
-            if self.facts.own_parameters and not self._rope_parameters():
+            if self.facts.own_parameters and not self.rotary_parameters:
                 names = ()
             named = first_value(fields, *names)
             share = share if named is None else named

@@ -255,19 +255,6 @@ def check_entries(function: str, fields: Mapping[str, Any]) -> None:
         wrong_value(function, config_key("layer_types"), expected, "more")
 
 
-def check_agreement(function: str, fields: Mapping[str, Any]) -> None:
-    """ValueError for a scaling in rope_scaling that rope_parameters replaces by none."""
-    today, older = (fields.get(key) or {} for key in ("rope_parameters", "rope_scaling"))
-    types = [named_type(entry) for entry in (today, older)]
-    if (
-        today
-        and types[1] != types[0] == "default"
-        and not any(isinstance(entry, Mapping) for entry in today.values())
-    ):
-        expected = "the rope_type of rope_parameters (default), which takes precedence"
-        wrong_value(function, config_key("rope_scaling"), expected, types[1])
-
-
 def _check(
     function: str, fields: Mapping[str, Any], kinds: Mapping[str, _Kind], place: str = "config"
 ) -> None:

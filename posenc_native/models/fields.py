@@ -45,12 +45,10 @@ class ConfigFields:
         """The facts that the configuration leaves to the code of its model."""
         return facts_of(self.model_type)
 
-    def _rope_parameters(self) -> Mapping[str, Any]:
+    @property
+    def rotary_parameters(self) -> Mapping[str, Any]:
         """The rotary parameters as the configuration has them, flat or by layer type."""
-        if self.facts.fixed:
-            return {}
-        keys = ("rope_parameters", "rope_scaling")[: 1 if self.facts.parameters_only else 2]
-        return first_value(self.fields, *keys) or {}
+        return self.fields.get(self.parameters_key) or {}
 
     def _bases(self) -> tuple[Any, Any]:
         """The base that the configuration names, and the base of its sliding-window layers."""
@@ -58,10 +56,17 @@ class ConfigFields:
         return base, first_value(self.fields, "rope_local_base_freq", "local_rope_theta")
 
     @property
+    def parameters_key(self) -> str:
+        """The entry with the rotary parameters that the class of the model reads; "" for none."""
+        facts = self.facts
+        keys = () if facts.fixed else ("rope_scaling", "rope_parameters")[facts.parameters_only :]
+        return next((key for key in keys if self.fields.get(key)), "")
+
+    @property
     def bases_read(self) -> tuple[str, ...]:
         """The entries in which the class of the model looks for a base."""
         facts = self.facts
-        if facts.fixed or (facts.own_parameters and not self._rope_parameters()):
+        if facts.fixed or (facts.own_parameters and not self.rotary_parameters):
             return ()
         if self.facts.base:
             return (self.facts.base,)

@@ -9,7 +9,7 @@ from typing import Any, NoReturn, TypeVar
 
 from posenc_native.core.calls import arguments
 
-from .entries import check_agreement, check_plain, config_key
+from .entries import check_plain, config_key
 from .facts import ModelFacts, facts_of
 from .fields import ConfigFields, first_value, read_fields
 
@@ -63,7 +63,6 @@ class ConfigLayers(ConfigFields):
     def read(cls: type[_Read], config: Any, function: str) -> _Read:
         """Read an object, a mapping or a path."""
         fields = read_fields(config, function)
-        check_agreement(function, fields)
         model_type = str(fields.get("model_type"))  # also "None": such a model has no facts
         model_type = facts_of(model_type).same_as or model_type
         model = cls(function, fields, model_type, _layer_types(fields, facts_of(model_type)))
@@ -125,7 +124,7 @@ class ConfigLayers(ConfigFields):
         every = self._interval_without()
         if every:
             return {None: every} if self.layer_count is None else {}
-        entries = self._rope_parameters() or self.facts.defaults or {}
+        entries = self.rotary_parameters or self.facts.defaults or {}
         types = ("full_attention", *(key for key in entries if key.endswith("_attention")))
         period = _period(self.fields, self.facts)
         return {
@@ -179,7 +178,7 @@ class ConfigLayers(ConfigFields):
 
     def _type_is_without(self, layer_type: str) -> bool:
         """Whether no layer of this type has a rotary encoding, judged by the type alone."""
-        parameters = first_value(self.fields, "rope_parameters", "rope_scaling")
+        parameters = self.rotary_parameters
         entries = parameters if parameters else self.facts.defaults or {}
         if isinstance(entries, Mapping) and self._label(layer_type) in entries:
             return entries[self._label(layer_type)] is None

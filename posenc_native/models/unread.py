@@ -9,18 +9,28 @@ are indeed not read here (tests/models/test_unread.py).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
+from posenc_native.core.calls.arguments import wrong_value
 from posenc_native.core.frequencies.scaling import KEYS_OF_EVERY_TYPE, ROTARY_SCALINGS
 
 from .config import Configuration
 from .entries import ENTRIES, NAME_LIMIT, PARAMETERS, named_rope_type
 from .facts import model_facts
-from .fields import by_layer_type
+from .fields import BASES, by_layer_type
 
-_OUR_WORDS = re.compile(r"(^|_)(rope|mrope|rotary|yarn|ntk|theta)(_|$)|^rope|rotary")
+_OUR_WORDS = re.compile(
+    r"(^|_)(rope|mrope|rotary|yarn|ntk|theta|partial)(_|$)|^rope|rotary|^axes_dim"
+)
 _OF_EVERY_TYPE = {*KEYS_OF_EVERY_TYPE, "llama_4_scaling_beta"} - {"seq_len"}
+_OF_THE_CLASS = "the class of {} in transformers 5.23 does not read it"
+# Entries that classes of transformers or published files have beside the language model's rotation.
+_ELSEWHERE = {
+    "attn_rotary_emb", "use_rotary_embedding", "rotary_value", "relation_bias_theta",
+    "rotary_embedding_base", "memory_attention_rope_feat_sizes", "memory_attention_rope_k_sizes",
+    "memory_attention_rope_dropout",
+}  # fmt: skip
 _MOST = 32  # of them are listed: a file of 16 MiB could have a million
 
 
@@ -52,6 +62,19 @@ def unread_entries(model: Configuration) -> tuple[UnreadEntry, ...]:
     return tuple(unread)
 
 
+def refuse_unread(model: Configuration, ignore: Collection[str]) -> None:
+    """ValueError for an entry about the rotation that is not read, unless it is to be ignored."""
+    for entry in unread_entries(model):
+        key = entry.place.rpartition("['")[2].removesuffix("']")
+        if key in ignore or key in _ELSEWHERE:
+            continue
+        got = f"one that is not: {entry.why}" if entry.why else "one that is not"
+        hint = f"if it does not matter, write ignore=[{key!r}]"
+        if entry.near:
+            hint = f"did you mean {entry.near!r}? Otherwise {hint}"
+        wrong_value(model.function, entry.place, "an entry that is read", got, hint)
+
+
 def _at_the_top(model: Configuration) -> Iterator[UnreadEntry]:
     rules = [facts.rotary_if["entry"] for facts in model_facts().values() if facts.rotary_if]
     bases = [rule["base"] for facts in model_facts().values() for rule in facts.flat.values()]
@@ -66,14 +89,41 @@ def _at_the_top(model: Configuration) -> Iterator[UnreadEntry]:
         elif not near:
             continue
         yield UnreadEntry(f"config[{key!r}]", near)
-    today, older = (model.fields.get(key) for key in ("rope_parameters", "rope_scaling"))
-    if today and older and today != older:
-        yield UnreadEntry("config['rope_scaling']", why="rope_parameters overrides it")
+    given = {key: model.fields.get(key) for key in ("rope_parameters", "rope_scaling")}
+    for key, value in given.items():
+        if not value or key == model.parameters_key or value == given.get(model.parameters_key):
+            continue
+        read = model.parameters_key
+        why = f"{read} overrides it" if read else _OF_THE_CLASS.format(model.model_type)
+        yield UnreadEntry(f"config[{key!r}]", why=why)
+    yield from _beside_parameters(model)
+
+
+def _beside_parameters(model: Configuration) -> Iterator[UnreadEntry]:
+    """A base and a share of the head that the class of the model does not read."""
+    inside = [model.rotary_parameters, *by_layer_type(model.rotary_parameters).values()]
+    for key in BASES:
+        value = model.fields.get(key)
+        if value is None:
+            continue
+        if key not in model.bases_read:
+            yield UnreadEntry(f"config[{key!r}]", why=_OF_THE_CLASS.format(model.model_type))
+        elif len(inside) == 1 and inside[0].get("rope_theta") not in (None, value):
+            why = f"{model.parameters_key} has another, which is read"
+            yield UnreadEntry(f"config[{key!r}]", why=why)
+    if model.facts.whole_share:
+        key = "partial_rotary_factor"
+        places = {f"config[{key!r}]": model.fields.get(key)}
+        name = f"config[{model.parameters_key!r}][{key!r}]"
+        places[name] = next((entry[key] for entry in inside if entry.get(key) is not None), None)
+        for place, value in places.items():
+            if value not in (None, 1):
+                why = f"{_OF_THE_CLASS.format(model.model_type)}: it rotates the whole head"
+                yield UnreadEntry(place, why=why)
 
 
 def _parameters(model: Configuration) -> Iterator[UnreadEntry]:
-    name = "rope_parameters" if model.fields.get("rope_parameters") else "rope_scaling"
-    parameters = model.fields.get(name) or {}
+    name, parameters = model.parameters_key, model.rotary_parameters
     nested = by_layer_type(parameters)
     for label, entry in {"": parameters, **nested}.items():
         if label == "" and nested:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -60,12 +60,13 @@ class RotaryModule(Rotating):
         *,
         layer: int | None = None,
         seq_len: int | None = None,
+        ignore: Sequence[str] = (),
         **options: Any,
     ) -> Self:
         """The rotation of a Hugging Face model.
 
         Args:
-            config, layer_type, layer, seq_len: as in `posenc_native.Rotary.from_config`.
+            config, layer_type, layer, seq_len, ignore: as in `posenc_native.Rotary.from_config`.
             options: arguments of the module that do not define the rotation.
 
         Raises:
@@ -77,7 +78,7 @@ class RotaryModule(Rotating):
             >>> pnn.RotaryEmbedding.from_config(config)
             RotaryEmbedding(64, base=500000.0)
         """
-        rope = Rotary.from_config(config, layer_type, layer=layer, seq_len=seq_len)
+        rope = Rotary.from_config(config, layer_type, layer=layer, seq_len=seq_len, ignore=ignore)
         return cls(rope, **options)
 
     @classmethod

@@ -1,6 +1,5 @@
 """Layers without rotary encoding, and layers with bases of their own."""
 
-import functools
 import importlib
 import importlib.util
 import inspect

@@ -11,6 +11,8 @@ from posenc_native.models.unread import unread_entries
 
 LLAMA = {"model_type": "llama", "head_dim": 64, "rope_theta": 1e4, "num_hidden_layers": 2,
          "max_position_embeddings": 131072}  # fmt: skip
+YARN = {key: value for key, value in YARN.items() if key != "rope_theta"}
+OF_LLAMA = "the class of llama in transformers 5.23 does not read it"
 LINEAR = {"rope_type": "linear", "factor": 4.0}
 
 
@@ -36,13 +38,26 @@ def without(key):
          "config['num_hiddne_layers']: did you mean num_hidden_layers?"),
         ({**LLAMA, "rope_ratio": 50}, "config['rope_ratio']"),
         ({**LLAMA, "rope_parameters": {**LINEAR, "rope_theta": 1e4}, "rope_scaling": LINEAR},
-         "config['rope_scaling']: rope_parameters overrides it"),
+         "config['rope_parameters']: rope_scaling overrides it"),
+        ({**LLAMA, "rope_parameters": {**LINEAR, "rope_theta": 1e6}},
+         "config['rope_theta']: rope_parameters has another, which is read"),
+        ({**LLAMA, "rotary_emb_base": 1e6},
+         f"config['rotary_emb_base']: {OF_LLAMA}"),
+        ({**LLAMA, "partial_rotary_factor": 0.5},
+         f"config['partial_rotary_factor']: {OF_LLAMA}: it rotates the whole head"),
+        ({"model_type": "gptj", "n_embd": 64, "n_head": 2, "n_layer": 2, "rotary_dim": 8,
+          "rope_scaling": LINEAR},
+         "config['rope_scaling']: the class of gptj in transformers 5.23 does not read it"),
     ],
 )  # fmt: skip
 def test_what_is_not_read_is_named(config, said):
     found = explain(config)
     assert [str(entry) for entry in found.unread] == [said]
     assert f"\nNot read\n  - {said}" in found.text(200)
+    key = said.partition(": ")[0].rpartition("['")[2].removesuffix("']")
+    with pytest.raises(ValueError, match=rf"an entry that is read.*ignore=\['{key}'\]"):
+        Rotary.from_config(config)
+    assert Rotary.from_config(config, ignore=[key]) == found.layers[0].rotary
 
 
 def test_parameters_of_layer_types():
@@ -67,7 +82,6 @@ def test_a_file_full_of_them_gives_a_short_list():
         ({"rope_parameters": {"yarn": {"factor": 4.0}}}, "rope_parameters"),
         ({"rope_scaling": {"rope_scaling": LINEAR}}, "rope_scaling"),
         ({"rope_parameters": {**LINEAR, "full_attention": {"rope_theta": 1e4}}}, "rope_parameters"),
-        ({"rope_parameters": {"rope_type": "default"}, "rope_scaling": LINEAR}, "rope_scaling"),
     ],
 )
 def test_a_scaling_is_not_dropped_in_silence(more, entry):

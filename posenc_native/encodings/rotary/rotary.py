@@ -6,7 +6,7 @@ An argument may also be an object that has a `Rotary`: `rotary_in` and `rotary_o
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -22,8 +22,9 @@ from posenc_native.core.documents.parts import Part
 from posenc_native.core.documents.reprs import call_arguments, written
 from posenc_native.core.frequencies.scaling import base_apart, rotary_frequencies
 from posenc_native.engines import backend, late
-from posenc_native.models.config import rotary_arguments
+from posenc_native.models.config import Configuration
 from posenc_native.models.presets import rotary_preset, rotary_presets
+from posenc_native.models.unread import refuse_unread
 
 from .tables import rotary_tables
 from .verbs import Verbs
@@ -194,6 +195,7 @@ class Rotary(Verbs):
         layer: int | None = None,
         seq_len: int | None = None,
         layout: str = "bhsd",
+        ignore: Sequence[str] = (),
     ) -> Rotary:
         """The rotation of a Hugging Face model; `explain` describes it in words.
 
@@ -204,10 +206,11 @@ class Rotary(Verbs):
             layer: the number of a layer, in place of its type.
             seq_len: length of the sequence, for scalings that depend on it (dynamic, longrope).
             layout: default layout of the calls.
+            ignore: names of entries about the rotation that need not be understood.
 
         Raises:
-            ValueError: a key is missing or invalid (the message names it), or the layers have no
-                rotary encoding (see `nope_layers`).
+            ValueError: a key is missing, invalid or not understood (the message names it), or the
+                layers have no rotary encoding (see `nope_layers`).
 
         Example:
             >>> import posenc_native as pn
@@ -216,7 +219,9 @@ class Rotary(Verbs):
             ... ).base
             500000.0
         """
-        options = rotary_arguments(config, layer_type, layer=layer, seq_len=seq_len)
+        model = Configuration.read(config, "Rotary.from_config")
+        options = model.rotary_arguments(layer_type, layer, seq_len)
+        refuse_unread(model, ignore)
         return cls(**options, layout=layout)
 
     @classmethod
