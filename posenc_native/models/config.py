@@ -430,7 +430,7 @@ class Configuration(ConfigLayers):
         older = self.parameters_key == "rope_scaling"
         rope_parameters = {} if older else self.rotary_parameters
         if "partial_rotary_factor" not in rope_parameters and not by_layer_type(rope_parameters):
-            names = ("partial_rotary_factor", "rotary_pct")
+            names: tuple[str, ...] = ("partial_rotary_factor", "rotary_pct")
             if self.facts.share is not None:
                 names = (self.facts.share,)
             if self.facts.own_parameters and not self.rotary_parameters:

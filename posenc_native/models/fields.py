@@ -150,6 +150,10 @@ def read_fields(config: Any, function: str) -> Mapping[str, Any]:
     if not isinstance(config, Mapping):
         expected = "a configuration object, a mapping or a path"
         arguments.wrong_type(function, "config", expected, type(config).__name__)
+    if isinstance(config.get("_class_name"), str):
+        expected = "a language model's configuration"
+        got = f"that of {config['_class_name'][:64]}, a model of diffusers"
+        arguments.wrong_value(function, config_key("_class_name"), expected, got)
     fields = _language_model(config, function)
     check_entries(function, fields)
     return fields

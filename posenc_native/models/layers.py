@@ -178,9 +178,8 @@ class ConfigLayers(ConfigFields):
 
     def _type_is_without(self, layer_type: str) -> bool:
         """Whether no layer of this type has a rotary encoding, judged by the type alone."""
-        parameters = self.rotary_parameters
-        entries = parameters if parameters else self.facts.defaults or {}
-        if isinstance(entries, Mapping) and self._label(layer_type) in entries:
+        entries = self.rotary_parameters or self.facts.defaults or {}
+        if self._label(layer_type) in entries:
             return entries[self._label(layer_type)] is None
         if layer_type == "sliding_attention":
             return False
@@ -252,7 +251,8 @@ def _layer_types(fields: Mapping[str, Any], facts: ModelFacts) -> tuple[str, ...
 
 def _types_by_rule(fields: Mapping[str, Any], rule: Mapping[str, Any]) -> tuple[str, ...]:
     """The type of each layer by the fact `layers`."""
-    count, holds, value = _hidden_layers(fields), rule.get("holds"), fields
+    count, holds = _hidden_layers(fields), rule.get("holds")
+    value: Any = fields
     for key in rule.get("entry", "").split("."):
         value = value.get(key) if isinstance(value, Mapping) else None
     if value is not None and holds == "letters":

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,6 +14,7 @@ from posenc_native.core.calls.optional import absent, install_command
 _MOST_BYTES = 1 << 18
 _MOST_ENTRIES = 1 << 15  # the entries behind an alias count every time
 _MOST_LEVELS = 100
+_EXPONENT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$")
 _MOST_DIGITS = 256  # of a text that may be a number
 
 
@@ -37,7 +39,7 @@ def read_yaml(path: Path, function: str) -> dict[str, Any]:
         content = file.read(_MOST_BYTES + 1)
     if len(content) > _MOST_BYTES:
         wrong(f"a YAML file of at most {_MOST_BYTES} bytes", "a longer one")
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    loader = _loader(yaml, wrong)
     try:
         beyond = _beyond_bounds(yaml, yaml.parse(content, Loader=loader))
         if beyond:
@@ -53,6 +55,21 @@ def read_yaml(path: Path, function: str) -> dict[str, Any]:
     if not isinstance(entries, dict):
         wrong_type(function, "config", "a YAML mapping", type(entries).__name__)
     return entries
+
+
+def _loader(yaml: Any, wrong: Callable[[str, str], NoReturn]) -> Any:
+    """PyYAML's safe loader; 1e6 is a number, as in YAML 1.2 and OmegaConf, and a key is unique."""
+
+    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+            twice = next((key for i, key in enumerate(keys) if key in keys[:i]), None)
+            if twice is not None:
+                wrong("each name once", f"{twice[:64]!r} twice")
+            return super().construct_mapping(node, deep)
+
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
+    return Loader
 
 
 def _beyond_bounds(yaml: Any, events: Iterable[Any]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from posenc_native.checkpoints.formats.description import Description
+from posenc_native.checkpoints.formats.description import Description, Ground
 from posenc_native.checkpoints.formats.form import Format
 from posenc_native.checkpoints.formats.scaling_words import (
     ScalingWords,
@@ -19,7 +19,7 @@ from posenc_native.checkpoints.formats.scaling_words import (
     yarn,
     yarn_scale,
 )
-from posenc_native.checkpoints.formats.settings import Settings, check_share
+from posenc_native.checkpoints.formats.settings import Layer, Settings, check_share, grouped
 from posenc_native.core.frequencies.axes import mrope_axis_map
 from posenc_native.models.config import LayerGroup
 from posenc_native.models.entries import HEAD_LIMIT, LENGTH_LIMIT
@@ -110,7 +110,7 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
         format=TITLE,
         engine="TensorRT-LLM",
         model_type=settings.text("architecture", ""),
-        groups=(LayerGroup(None, tuple(range(layers)), rotation, correction),),
+        groups=_groups(settings, layers, rotation, correction),
         layer_count=layers,
         length=settings.length("max_position_embeddings"),
         words=_WORDS,
@@ -118,7 +118,25 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
         remarks=tuple(remarks),
         corrects_softmax=correction != 1,
         latent=latent,
+        ground=Ground("unknown", "TensorRT-LLM", why="TensorRT-LLM was not run"),
     )
+
+
+def _groups(
+    settings: Settings, layers: int, rotation: dict[str, Any], correction: float
+) -> tuple[LayerGroup, ...]:
+    """Layers of Gemma 3 with a sliding window have a base of their own, and no scaling."""
+    if "rope_local_base_freq" not in settings:
+        return (LayerGroup(None, tuple(range(layers)), rotation, correction),)
+    every = settings.count("_sliding_window_pattern", 6)
+    local = {**rotation, "base": settings.positive("rope_local_base_freq"), "scaling": None}
+
+    def of_layer(layer: int) -> Layer:
+        if (layer + 1) % every == 0:
+            return "full_attention", rotation, correction
+        return "sliding_attention", local, 1.0
+
+    return grouped(settings, layers, of_layer)
 
 
 def _dims(settings: Settings) -> tuple[int, int]:

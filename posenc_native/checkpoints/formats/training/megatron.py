@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from posenc_native.checkpoints.formats.description import Description
+from posenc_native.checkpoints.formats.description import Description, Unknown
 from posenc_native.checkpoints.formats.form import Format
 from posenc_native.checkpoints.formats.scaling_words import (
     WEIGHTS,
@@ -25,14 +25,17 @@ from posenc_native.checkpoints.formats.scaling_words import (
     yarn_weight,
 )
 from posenc_native.checkpoints.formats.settings import (
+    Layer,
     Settings,
     check_share,
+    grouped,
     grouped_except,
     without_rotation,
 )
 from posenc_native.checkpoints.formats.written import Written, differs, softmax_correction
 from posenc_native.core.frequencies.axes import mrope_axis_map, pairs_by_axis
 from posenc_native.encodings.rotary.rotary import Rotary
+from posenc_native.models.config import LayerGroup
 from posenc_native.models.entries import HEAD_LIMIT, LAYER_LIMIT
 
 TITLE = "Megatron-LM arguments"
@@ -121,7 +124,7 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
         settings.wrong("position_embedding_type", f"one of {', '.join(known)}", repr(kind))
     layers = settings.layers("num_layers")
     remarks: list[str] = []
-    base, unknown = settings.base("rotary_base", 10000.0, "Megatron defaults to 10,000")
+    local, base, unknown = _bases(settings)
     if latent:
         rotation, correction = _of_latent(settings, base, bridge)
         skipped = [False] * layers
@@ -129,6 +132,8 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
         rotation, correction = _of_heads(settings, base, kind, bridge, remarks), 1.0
         skipped = _skipped(settings, layers)
     groups = grouped_except(settings, "no_rope_freq", skipped, rotation, correction)
+    if local is not None:
+        groups = _of_gemma(settings, layers, local, rotation)
     return Description(
         source=source,
         format="Megatron-Bridge or NeMo YAML" if bridge else TITLE,
@@ -144,6 +149,34 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
         latent=latent,
         corrects_softmax=correction != 1,
     )
+
+
+def _bases(settings: Settings) -> tuple[float | None, float, list[Unknown]]:
+    """The base of layers with a sliding window, if a pair gives one; the base; what is unknown."""
+    if isinstance(settings["rotary_base"], (list, tuple)):
+        local, base = settings.numbers("rotary_base", 2, 2)
+        for number in (local, base):
+            if number <= 0:
+                settings.wrong("rotary_base", "two numbers > 0, (local, global)", number)
+        return local, base, []
+    return None, *settings.base("rotary_base", 10000.0, "Megatron defaults to 10,000")
+
+
+def _of_gemma(
+    settings: Settings, layers: int, local: float, rotation: dict[str, Any]
+) -> tuple[LayerGroup, ...]:
+    """Megatron-Bridge's Gemma 3: some layers with a sliding window, then some without."""
+    sliding, full = (int(n) for n in settings.numbers("interleaved_attn_pattern", 2) or (5, 1))
+    if sliding < 1 or full < 1:
+        settings.wrong("interleaved_attn_pattern", "two counts of layers", [sliding, full])
+    of_window = {**rotation, "base": local, "scaling": None}
+
+    def of_layer(layer: int) -> Layer:
+        if layer % (sliding + full) < sliding:
+            return "sliding_attention", of_window, 1.0
+        return "full_attention", rotation, 1.0
+
+    return grouped(settings, layers, of_layer)
 
 
 def _of_heads(

@@ -1,0 +1,36 @@
+"""Builders of torchtune with the arguments of their rotation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_SMALL = {"embed_dim": 128, "num_heads": 4, "num_layers": 2}
+_BUILDERS = {
+    "llama2": "torchtune.models.llama2.llama2",
+    "llama3": "torchtune.models.llama3.llama3",
+    "llama3_1": "torchtune.models.llama3_1.llama3_1",
+    "llama3_2": "torchtune.models.llama3_2.llama3_2",
+    "mistral": "torchtune.models.mistral.mistral",
+    "qwen2": "torchtune.models.qwen2.qwen2",
+    "qwen2_5": "torchtune.models.qwen2.qwen2",
+    "gemma": "torchtune.models.gemma.gemma",
+    "phi3": "torchtune.models.phi3.phi3",
+    "qwen3": "torchtune.models.qwen3.qwen3",
+}
+
+
+def configurations() -> dict[str, Any]:
+    """Every builder with and without a base, and with factors where it scales."""
+    made: dict[str, Any] = {}
+    for name, builder in _BUILDERS.items():
+        plain = {"_component_": builder, **_SMALL}
+        if name in ("gemma", "qwen3"):
+            plain["head_dim"] = 32
+        made[f"{name}: as it is"] = plain
+        made[f"{name}: base"] = {**plain, "rope_base": 500000}
+        made[f"{name}: four layers"] = {**plain, "num_layers": 4, "embed_dim": 256}
+    for name in ("llama3_1", "llama3_2"):
+        plain = made[f"{name}: base"]
+        for factor in (4, 8, 32):
+            made[f"{name}: factor {factor}"] = {**plain, "scale_factor": factor}
+    return made
