@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 _HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(_HERE))
+sys.path[:0] = [str(_HERE), str(_HERE.parent / "shared")]
 
 from records import ENGINES, Record, configurations_of, read_record, write_record  # noqa: E402
 
