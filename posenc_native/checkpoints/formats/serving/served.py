@@ -18,8 +18,6 @@ from posenc_native.core.calls.arguments import wrong_type, wrong_value
 from posenc_native.models.config import LayerGroup
 from posenc_native.models.files import MOST_LEVELS, _is_deeper
 
-_PARTS = ("text_config", "language_config", "llm_config", "thinker_config")
-_ROTARY = ("rope_parameters", "rope_scaling")
 
 
 class Launch(NamedTuple):
@@ -107,48 +105,6 @@ def refuse_overrides(function: str, title: str) -> NoReturn:
     """Raise the ValueError for overrides of a format that takes none."""
     expected = "a Hugging Face configuration to apply them to"
     wrong_value(function, "overrides", expected, title)
-
-
-def merged(entries: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration with overrides: mappings of a part are merged, other values replaced.
-
-    Rotary parameters replace the existing ones, under either name, but keep the base and the share
-    of the head unless they name their own.
-    """
-    result = dict(entries)
-    part = next((key for key in _PARTS if isinstance(result.get(key), Mapping)), None)
-    for key, value in overrides.items():
-        if key in _PARTS and isinstance(value, Mapping) and isinstance(result.get(key), Mapping):
-            result[key] = _deep(result[key], value)
-        elif part is not None and (key in _ROTARY or key == "rope_theta"):
-            result[part] = merged(result[part], {key: value})
-        elif key in _ROTARY and isinstance(value, Mapping):
-            result = _with_parameters(result, value)
-        elif key == "rope_theta" and isinstance(result.get("rope_parameters"), Mapping):
-            result["rope_parameters"] = {**result["rope_parameters"], "rope_theta": value}
-        else:
-            result[key] = value
-    return result
-
-
-def _with_parameters(entries: dict[str, Any], value: Mapping[str, Any]) -> dict[str, Any]:
-    there = next((key for key in _ROTARY if isinstance(entries.get(key), Mapping)), None)
-    kept = {
-        key: entry
-        for key, entry in (entries[there] if there else {}).items()
-        if key in ("rope_theta", "partial_rotary_factor", "mrope_section")
-    }
-    others = {key: entry for key, entry in entries.items() if key not in _ROTARY}
-    return {**others, there or "rope_scaling": {**kept, **value}}
-
-
-def _deep(entries: Mapping[str, Any], value: Mapping[str, Any], levels: int = 8) -> dict[str, Any]:
-    result = dict(entries)
-    for key, entry in value.items():
-        inner = result.get(key)
-        both = isinstance(entry, Mapping) and isinstance(inner, Mapping) and levels > 0
-        result[key] = _deep(inner, entry, levels - 1) if both else entry  # type: ignore[arg-type]
-    return result
 
 
 def as_served(description: Description, launch: Launch) -> Description:
