@@ -132,7 +132,6 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "nemotron": ("NemotronForCausalLM", SIZES),
     "ernie4_5": ("Ernie4_5ForCausalLM", SIZES),
-    "helium": ("LlamaForCausalLM", SIZES),
 }
 VISIONS = {
     "qwen2_vl": ("Qwen2VLForConditionalGeneration", {"rope_type": "default", **_SECTION}),
@@ -166,6 +165,8 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "parameters, base alone": {"rope_parameters": {"rope_theta": 1e6}},
     "scaling": {"rope_scaling": YARN},
     "scaling, base": {"rope_scaling": {**YARN, "rope_theta": 1e6}},
+    "yarn, no original": {"rope_parameters": SCALINGS["yarn, no original"]},
+    "old name": {"rope_parameters": {"type": "linear", "factor": 4.0}},
     "base": {"rope_theta": 1e6},
     "base and parameters": {"rope_theta": 1e6, "rope_parameters": SCALINGS["linear"]},
     "base and scaling": {"rope_theta": 1e6, "rope_scaling": SCALINGS["linear"]},

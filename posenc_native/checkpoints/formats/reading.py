@@ -27,6 +27,7 @@ from .form import Format
 from .known import from_preset, from_rotary
 from .published import hugging_face, meta, mistral, mlx
 from .serving import served, tensorrt_llm
+from .serving.overrides import merged
 from .training import megatron, torchtitan, torchtune
 from .yaml_files import read_yaml
 
@@ -133,11 +134,11 @@ def _read_mapping(
     if overrides:
         if not form.takes_overrides:
             served.refuse_overrides(function, form.title)
-        entries = served.merged(entries, overrides)
+        entries = merged(entries, overrides)
     if form.read_launch is not None:  # names another file, with overrides for it
         launch = form.read_launch(entries, function)
-        inner = _read_model(launch.model, launch.overrides, function, file)
-        return dataclasses.replace(served.as_served(inner, launch), source=source)
+        inner, model = _read_model(launch, function, file)
+        return dataclasses.replace(served.as_served(inner, launch, model), source=source)
     description = form.read(entries, source, function)
     if overrides:
         names = ", ".join(overrides)
@@ -148,15 +149,23 @@ def _read_mapping(
 
 
 def _read_model(
-    model: Any, overrides: Mapping[str, Any], function: str, launch: Path | None
-) -> Description:
-    """The model in a server's settings: a configuration, or a path from their folder or ours."""
-    if isinstance(model, Mapping):
-        return _read_mapping(model, _name_of(model), function, hugging_face.FORMAT, overrides)
-    path = _path(model, function)
-    if launch is not None and (launch.parent / path).exists():
-        path = launch.parent / path
-    return _read_path(path, str(model), hugging_face.FORMAT, function, overrides)
+    launch: served.Launch, function: str, file: Path | None
+) -> tuple[Description, Mapping[str, Any]]:
+    """The model in a server's settings: a configuration, or a path from their folder or ours.
+
+    Also returns the configuration before it is overridden.
+    """
+    entries, name = launch.model, ""
+    if not isinstance(entries, Mapping):
+        path, name = _path(entries, function), entries
+        if file is not None and (file.parent / path).exists():
+            path = file.parent / path
+        path = _file_in(path, hugging_face.FORMAT)
+        _refuse_endless(path, function)
+        entries = read_configuration(path, function)
+    overridden = launch.overridden(entries, function)
+    name = name or _name_of(entries)
+    return _read_mapping(overridden, name, function, hugging_face.FORMAT), entries
 
 
 def _path(text: str, function: str) -> Path:

@@ -115,8 +115,9 @@ def _overridden() -> dict[str, Any]:
                 }  # fmt: skip
     for name in MODELS:
         cases[f"override default: {name}"] = {
-            "model": model(name, **BASE), "hf_overrides": {"rope_parameters": {"rope_type": "default"}}
-        }  # fmt: skip
+            "model": model(name, **BASE),
+            "hf_overrides": {"rope_parameters": {"rope_type": "default"}},
+        }
         cases[f"override linear: {name}"] = {
             "model": model(name), "hf_overrides": {"rope_parameters": SCALINGS["linear"]}
         }  # fmt: skip
@@ -131,4 +132,6 @@ def _overridden() -> dict[str, Any]:
 
 
 def configurations() -> dict[str, Any]:
-    return {**_plain(), **_special(), **_overridden()}
+    cases = {**_plain(), **_special(), **_overridden()}
+    # A server without overrides is written as one with none.
+    return {name: {"hf_overrides": {}, **case} for name, case in cases.items()}

@@ -1,8 +1,8 @@
 """What overrides make of a configuration: by engine, and for ``path+{...}``.
 
 vLLM and SGLang load a configuration with transformers, which moves all rotary entries into
-``rope_parameters``, and override it afterwards. What they do was seen of the versions that served.json
-names.
+``rope_parameters``, and override it afterwards. What they do was seen by running the versions that
+served.json names.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def merged(entries: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str
     of the head unless they name their own.
     """
     result = dict(entries)
-    part = _text_part(result)
+    part = text_part(result)
     for key, value in overrides.items():
         if key in _PARTS and isinstance(value, Mapping) and isinstance(result.get(key), Mapping):
             result[key] = _deep(result[key], value)
@@ -41,100 +41,106 @@ def merged(entries: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str
 
 
 def as_vllm(
-    entries: Mapping[str, Any], overrides: Mapping[str, Any], rules: Mapping[str, Any], function: str
+    entries: Mapping[str, Any],
+    overrides: Mapping[str, Any],
+    rules: Mapping[str, Any],
+    function: str,
 ) -> dict[str, Any]:
-    """vLLM: rotary parameters are replaced, nested mappings merged."""
-    result, part = _loaded(entries), _text_part(entries)
+    """vLLM: rotary parameters are replaced, mappings inside a part are merged."""
+    result, part = _loaded(entries, rules), text_part(entries)
     # vLLM applies mappings last.
     for key, value in sorted(overrides.items(), key=lambda item: isinstance(item[1], Mapping)):
-        if key in ROTARY and part is not None:
-            if key == "rope_scaling":
-                expected = f"overrides of the {part} of a model that sees"
-                wrong_value(function, f"hf_overrides {key}", expected, "the server does not start")
-        elif key in ROTARY:
-            result["rope_parameters"] = _replaced(result, value, rules, key, function)
+        if key in ROTARY:
+            if part is None:
+                result["rope_parameters"] = _replaced(result, value, rules, function)
         elif isinstance(value, Mapping) and isinstance(result.get(key), Mapping):
-            result[key] = _deep(result[key], _without(value, result[key]))
-        elif key in _SHARES:
-            result["rope_parameters"] = {key: value, **result["rope_parameters"]}
+            result[key] = _deep(result[key], _after_loading(value))
+        elif key in _SHARES and isinstance(result.get("rope_parameters"), Mapping):
+            result["rope_parameters"] = {_SHARES[0]: value, **result["rope_parameters"]}
         elif key not in _MOVED:
             result[key] = value
     return result
 
 
 def as_sglang(
-    entries: Mapping[str, Any], overrides: Mapping[str, Any], rules: Mapping[str, Any], function: str
+    entries: Mapping[str, Any],
+    overrides: Mapping[str, Any],
+    rules: Mapping[str, Any],
+    function: str,
 ) -> dict[str, Any]:
-    """SGLang: rotary parameters are merged at the top, and replaced in a part."""
-    result, part = _loaded(entries), _text_part(entries)
+    """SGLang: rotary parameters are merged at the top; entries of a part are replaced."""
+    result, part = _loaded(entries, rules), text_part(entries)
     if part is not None and entries.get("model_type") in rules["copied_up"]:
-        # Its class reads a copy of the part's entries at the top.
-        copied = {key: value for key, value in overrides.items() if key != part}
-        inner = as_sglang(result[part], copied, rules, function)
-        return {**result, part: inner}
+        # Its class reads a copy at the top of the part's entries.
+        top = {key: value for key, value in overrides.items() if key != part}
+        return {**result, part: as_sglang(result[part], top, rules, function)}
     for key, value in overrides.items():
-        if key in ROTARY and part is None:
-            parameters = result["rope_parameters"]
-            result["rope_parameters"] = {**parameters, **value} if value is not None else {}
-        elif key in ROTARY:
-            pass
+        if key in ROTARY:
+            if part is None and isinstance(value, Mapping):
+                result["rope_parameters"] = {**(result.get("rope_parameters") or {}), **value}
+            elif part is None:
+                base = rules["base"].get(entries.get("model_type"), 10000.0)
+                result["rope_parameters"] = {"rope_theta": base}
         elif isinstance(value, Mapping) and isinstance(result.get(key), Mapping):
-            inner = {**result[key], **_without(value, result[key])}
-            named = next((inner.pop(name) for name in ("rope_scaling",) if name in inner), None)
-            result[key] = inner if named is None else {**inner, "rope_parameters": named}
-        elif key not in _MOVED:
+            result[key] = {**result[key], **_after_loading(value)}
+        elif key in _SHARES or key not in _MOVED:
             result[key] = value
     return result
 
 
-def _loaded(entries: Mapping[str, Any]) -> dict[str, Any]:
+def _loaded(entries: Mapping[str, Any], rules: Mapping[str, Any]) -> dict[str, Any]:
     """The entries as transformers has them after loading: rotary entries in rope_parameters."""
-    part = _text_part(entries)
+    part = text_part(entries)
     if part is not None:
-        return {**entries, part: _loaded(entries[part])}
-    parameters = {
-        key: entries[key] for key in ("rope_theta", *_SHARES[:1]) if entries.get(key) is not None
-    }
+        return {**entries, part: _loaded(entries[part], rules)}
+    if entries.get("model_type") in rules["by_layer_type"]:
+        return dict(entries)
+    parameters = {key: entries[key] for key in ("rope_theta", _SHARES[0]) if entries.get(key)}
     for key in reversed(ROTARY):
         value = entries.get(key)
         parameters |= value if isinstance(value, Mapping) else {}
-    rest = {key: value for key, value in entries.items() if key not in (*ROTARY, *parameters)}
+    parameters.setdefault("rope_type", parameters.get("type", "default"))
+    rest = {key: value for key, value in entries.items() if key not in (*ROTARY, "rope_theta")}
     return {**rest, "rope_parameters": parameters}
 
 
 def _replaced(
-    entries: Mapping[str, Any], value: Any, rules: Mapping[str, Any], key: str, function: str
+    entries: dict[str, Any], value: Any, rules: Mapping[str, Any], function: str
 ) -> dict[str, Any]:
     """vLLM's parameters if an override replaces those of the file."""
-    model_type = str(entries.get("model_type"))
-    parameters = dict(value or {})
-    if parameters and "rope_type" not in parameters and not _by_type(parameters):
-        wrong_value(function, f"hf_overrides {key}", "a rope_type in it", "none: vLLM needs it")
-    if parameters and not _by_type(parameters) and model_type in rules["by_layer_type"]:
-        expected = f"an entry for each layer type of {model_type}"
-        wrong_value(function, f"hf_overrides {key}", expected, "one for all layers")
-    if _by_type(parameters):
+    model_type = entries.get("model_type")
+    parameters = dict(value) if isinstance(value, Mapping) else {}
+    by_type = any(isinstance(entry, Mapping) for entry in parameters.values())
+    needed = {
+        "a rope_type": bool(parameters) and not by_type and "rope_type" not in parameters,
+        "a rope_theta": "rope_theta" not in parameters and model_type in rules["needs_base"],
+        "an entry for each type of layer": not by_type and model_type in rules["by_layer_type"],
+        "original_max_position_embeddings": parameters.get("rope_type") in ("yarn", "llama3")
+        and "original_max_position_embeddings" not in parameters,
+    }
+    missing = next((name for name, absent in needed.items() if absent), None)
+    if missing is not None:
+        got = "none: it replaces all parameters of the file, and vLLM does not start"
+        wrong_value(function, "rotary parameters in hf_overrides", f"with {missing}", got)
+    for key in _SHARES:
+        entries.pop(key, None)
+    if by_type:
         return parameters
     base = rules["base"].get(model_type, 10000.0)
     share = rules["share"].get(model_type, 1.0)
-    return {"rope_theta": base, "partial_rotary_factor": share, **parameters}
+    return {"rope_theta": base, _SHARES[0]: share, **parameters}
 
 
-def _by_type(parameters: Mapping[str, Any]) -> bool:
-    return any(isinstance(value, Mapping) for value in parameters.values())
+def _after_loading(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Overrides of a part that are read: rotary entries beside its parameters are not."""
+    result = {key: entry for key, entry in value.items() if key not in _MOVED}
+    for key in reversed(ROTARY):
+        if key in value:
+            result["rope_parameters"] = value[key]
+    return result
 
 
-def _without(value: Mapping[str, Any], part: Any) -> dict[str, Any]:
-    """Without entries that transformers has moved, so that nothing reads them any more."""
-    moved = (*_SHARES, "rope_theta", "rotary_emb_base")
-    return {
-        ("rope_parameters" if key == "rope_scaling" else key): entry
-        for key, entry in value.items()
-        if key not in moved
-    }
-
-
-def _text_part(entries: Mapping[str, Any]) -> str | None:
+def text_part(entries: Mapping[str, Any]) -> str | None:
     return next((key for key in _PARTS if isinstance(entries.get(key), Mapping)), None)
 
 
