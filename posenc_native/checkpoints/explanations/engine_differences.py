@@ -35,6 +35,9 @@ class Case:
         return str(self.scaling.get("rope_type", "default"))
 
 
+# The versions that were run (tests/engines_at_hand); sentences say only what their records show.
+_VLLM, _SGLANG = "vLLM 0.32.0", "SGLang 0.5.23"
+
 _SEVERAL = (
     "Layers differ in their rotary encoding: one table of cosines for all of them is wrong for "
     "some."
@@ -91,7 +94,7 @@ def _beside_frequencies(case: Case) -> Iterator[str]:
     if case.model.corrects_softmax:
         yield (
             "The softmax correction belongs to the model, not to the rotary encoding: an engine "
-            "must apply it too, once. Some ports have lost it."
+            "must apply it too, once."
         )
     else:
         yield (
@@ -111,22 +114,21 @@ def _attention_factor(case: Case) -> Iterator[str]:
     if "beta_fast" in case.scaling or "beta_slow" in case.scaling:
         yield (
             "Pairs that make more than beta_fast turns are left alone, pairs that make fewer than "
-            "beta_slow are slowed. Code that swaps the two (as torchtitan did, #3787) is wrong at "
-            "every length."
+            "beta_slow are slowed. Code that swaps the two is wrong at every length."
         )
     if keys and abs(usual - scale) > 1e-9:
         yield (
             f"The attention factor {number(scale)} comes from {' and '.join(keys)}; an engine "
-            f"that does not read this uses {number(usual)} (0.1 ln(factor) + 1), as vLLM did "
-            "(#48621)."
+            f"that does not read this uses {number(usual)} (0.1 ln(factor) + 1)"
+            + (f", as {_SGLANG} does." if "attention_factor" in keys else ".")
         )
     mscale, all_dim = (case.scaling.get(key) for key in ("mscale", "mscale_all_dim"))
     if "attention_factor" not in keys and bool(mscale) != bool(all_dim):
         alone = "mscale" if mscale else "mscale_all_dim"
         yield (
             f"{alone} is given without the other: transformers then ignores it and uses "
-            f"{number(usual)}; vLLM's DeepSeek code uses 1 for a missing mscale and 0 for a "
-            "missing mscale_all_dim, and always takes the ratio."
+            f"{number(usual)}; {_VLLM} does so too, except for DeepSeek-V2 and V3, where it takes "
+            "the ratio, with 1 for a missing mscale and 0 for a missing mscale_all_dim."
         )
 
 
@@ -138,8 +140,8 @@ def _truncation(case: Case) -> Iterator[str]:
     if case.rope_type != "yarn" or case.scaling.get("truncate", True):
         return
     yield (
-        "truncate is false: the bounds of YaRN's blend are not rounded to whole pairs. ggml always "
-        "rounds them, and so did vLLM and SGLang before they supported the key."
+        "truncate is false: the bounds of YaRN's blend are not rounded to whole pairs. "
+        f"{_VLLM} and {_SGLANG} do the same; an engine that does not read the key rounds them."
     )
     parameters = case.model.entries.get("rope_parameters") or {}
     if isinstance(parameters.get(case.group.layer_type or ""), Mapping):
@@ -163,18 +165,18 @@ def _lengths(case: Case) -> Iterator[str]:
         )
         yield (
             "transformers recomputes the frequencies whenever a sequence grows longer than those "
-            "before it, so cached keys were rotated by older frequencies. vLLM and SGLang compute "
-            f"them once, for {longest}, so they are not dynamic at all. {_OF_A_LENGTH}"
+            f"before it, so cached keys were rotated by older frequencies. {_SGLANG} computes them "
+            f"once, for {longest}, and {_VLLM} uses the plain ones, so neither is dynamic. "
+            f"{_OF_A_LENGTH}"
         )
     if case.rope_type == "longrope":
         trained = case.scaling["original_max_position_embeddings"]
         yield (
             f"Engines disagree on when to switch to the long factors (beyond {number(trained)} "
             "positions). transformers decides in each call by the largest position, for the whole "
-            "batch, and Phi-3 then drops its cache. vLLM decides once at the start, by the longest "
-            "sequence that it may serve, so it uses the long factors for short texts too. SGLang "
-            "decides for each batch. Keys cached before the switch were rotated by the short "
-            f"factors. {_OF_A_LENGTH}"
+            f"batch, and Phi-3 then drops its cache. {_VLLM} decides once at the start, by the "
+            "longest sequence that it may serve, so it uses the long factors for short texts too. "
+            f"Keys cached before a switch were rotated by the short factors. {_OF_A_LENGTH}"
         )
 
 
@@ -194,8 +196,9 @@ def _linear_difference(case: Case) -> Iterator[str]:
     if case.rope_type != "linear":
         return
     yield (
-        "Linear scaling divides frequencies in posenc_native and in transformers, but positions in "
-        "vLLM. The angles are equal except for rounding, so results differ in the last bits."
+        "Linear scaling divides frequencies in posenc_native and in transformers. Code that "
+        "divides positions instead has equal angles except for rounding: results differ in the "
+        "last bits."
     )
 
 
@@ -220,8 +223,7 @@ def _several_axes(case: Case) -> Iterator[str]:
     if int((np.diff(rotary.axis_map) != 0).sum()) > 2:
         yield (
             "The axes alternate among the pairs. Code written for Qwen2-VL's blocks gives other "
-            "angles. ggml's IMROPE gives the remaining pairs a fourth row of positions, where "
-            "transformers and vLLM use time."
+            "angles. The remaining pairs use time, as in transformers."
         )
 
 
@@ -240,8 +242,8 @@ def _share_of_the_head(case: Case) -> Iterator[str]:
         return
     yield (
         f"Part of the head is rotated: the exponents run over these {2 * len(rotary.inv_freq)} "
-        "dims. Known errors in other engines: the share is applied twice, it is ignored together "
-        "with several axes, or the exponents run over the whole head."
+        "dims. An engine that applies the share twice, ignores it, or lets the exponents run over "
+        "the whole head has other frequencies."
     )
 
 
@@ -286,8 +288,8 @@ def _without(case: Case) -> Iterator[str]:
             else "The configuration does not say which layers these are (layer_types)"
         )
     yield (
-        f"Some layers have no rotary encoding{which}: rotating all layers alike is a known error "
-        f"that shows only on long sequences. {numbers}."
+        f"Some layers have no rotary encoding{which}: an engine that rotates all layers alike is "
+        f"wrong, which may show only on long sequences. {numbers}."
     )
 
 

@@ -35,7 +35,7 @@ def explain(config: Any) -> Explanation:
             YAML, of settings of torchtitan, torchtune, TensorRT-LLM, vLLM or SGLang, or of the
             folder of such a file. Also the name of a preset, or a `Rotary`. The content shows the
             format; if it does not, ``"megatron:path"`` names it. ``'path+{"rope_scaling": ...}'``
-            adds overrides to a Hugging Face configuration, as vLLM and SGLang do.
+            adds overrides to a Hugging Face configuration: what they do not name stays.
 
     Returns:
         An ``Explanation``. For every group of layers that rotate alike it has their `Rotary`, the

@@ -130,7 +130,7 @@ def test_a_scaling_by_length_that_has_no_length() -> None:
     assert difference.words == ("dynamic, factor 2", "none")
     assert "up to the trained length" in difference.comment
     assert found.errors == ()
-    assert "vLLM and SGLang compute them once, for 2 times the length in training" in words(dynamic)
+    assert "SGLang 0.5.23 computes them once, for 2 times the length in training" in words(dynamic)
 
 
 def test_the_length_that_frequencies_are_shown_for() -> None:

@@ -141,6 +141,7 @@ def _after_loading(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def text_part(entries: Mapping[str, Any]) -> str | None:
+    """The part that describes the language model, if a configuration has one."""
     return next((key for key in _PARTS if isinstance(entries.get(key), Mapping)), None)
 
 
