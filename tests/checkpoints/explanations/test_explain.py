@@ -62,7 +62,7 @@ CASES = {
     "axes, turns": ("The remaining pairs use time", PUBLISHED["qwen3-vl"], PUBLISHED["qwen2-vl"]),
     "axes, shares": ("24 by time, 20 by height, 20 by width", PUBLISHED["qwen3-vl"],
                      PUBLISHED["qwen2-vl"]),
-    "share": ("the share is applied twice", PUBLISHED["glm-4.5"], LLAMA),
+    "share": ("applies the share twice", PUBLISHED["glm-4.5"], LLAMA),
     "share, words": ("The first 64 of the 128 dims of a head", PUBLISHED["glm-4.5"], LLAMA),
     "proportional": ("over the whole head, and dim i pairs with dim i + 256", PUBLISHED["gemma-4"],
                      LLAMA),
@@ -79,7 +79,7 @@ CASES = {
     "nope": ("Layers: 3, 7 ... 35 (every 4th)", PUBLISHED["smollm3"], LLAMA),
     "nope, warning": ("`nope_layers` lists them", PUBLISHED["smollm3"], LLAMA),
     "nope, unnumbered": (
-        "(every 4th layer): rotating all layers alike is a known error that shows only on long",
+        "(every 4th layer): an engine that rotates all layers alike is wrong, which may show only on long",
         {"model_type": "smollm3", "head_dim": 128}, PUBLISHED["smollm3"],
     ),
     "nope, number missing": (
@@ -98,7 +98,7 @@ CASES = {
                               {"model_type": "cohere2", "head_dim": 128},
                               {"model_type": "cohere2", "head_dim": 128, "num_hidden_layers": 8}),
     "nope, no period": (
-        "(those of type full_attention): rotating all layers alike is a known error",
+        "(those of type full_attention): an engine that rotates all layers alike is wrong",
         {"model_type": "beam", "head_dim": 128, "num_hidden_layers": 8},
         {"model_type": "cohere2", "head_dim": 128},
     ),

@@ -96,9 +96,9 @@ def _loaded(entries: Mapping[str, Any], rules: Mapping[str, Any]) -> dict[str, A
     if entries.get("model_type") in rules["by_layer_type"]:
         return dict(entries)
     parameters = {key: entries[key] for key in ("rope_theta", _SHARES[0]) if entries.get(key)}
-    for key in reversed(ROTARY):
-        value = entries.get(key)
-        parameters |= value if isinstance(value, Mapping) else {}
+    # rope_scaling comes first, as in transformers.
+    named = (entries.get(key) for key in reversed(ROTARY))
+    parameters |= next((value for value in named if value and isinstance(value, Mapping)), {})
     parameters.setdefault("rope_type", parameters.get("type", "default"))
     rest = {key: value for key, value in entries.items() if key not in (*ROTARY, "rope_theta")}
     return {**rest, "rope_parameters": parameters}

@@ -49,9 +49,8 @@ class Launch(NamedTuple):
 
     def overridden(self, entries: Mapping[str, Any], function: str) -> dict[str, Any]:
         """The configuration that the engine serves."""
-        entries = merged(entries, self.flags)
-        if not self.overrides:
-            return entries
+        if self.flags or not self.overrides:
+            return merged(merged(entries, self.overrides), self.flags)
         override = _OVERRIDE[self.engine]
         return override(entries, self.overrides, self.rules, function)
 
@@ -165,7 +164,9 @@ def as_served(description: Description, launch: Launch, model: Mapping[str, Any]
 
 def _of_overrides(description: Description, launch: Launch, model: Mapping[str, Any]) -> list[str]:
     """What an override does that its writer may not expect."""
-    rules, said = launch.rules, []
+    rules, said = launch.rules, list[str]()
+    if launch.flags:  # of an older version, which was not run
+        return said
     who, part = f"{launch.engine} {rules['version']}", text_part(model)
     named = [launch.overrides[key] for key in ROTARY if key in launch.overrides]
     copied = part is not None and model.get("model_type") in rules.get("copied_up", ())
