@@ -107,7 +107,6 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt_oss": ("GptOssForCausalLM", {**SIZES, **_EXPERTS}),
     "deepseek_v2": ("DeepseekV2ForCausalLM", _LATENT),
     "deepseek_v3": ("DeepseekV3ForCausalLM", {**_LATENT, "q_lora_rank": 32}),
-    "glm": ("GlmForCausalLM", {**SIZES, "pad_token_id": 0}),
     "glm4": ("Glm4ForCausalLM", SIZES),
     "glm4_moe": (
         "Glm4MoeForCausalLM",

@@ -79,7 +79,7 @@ CASES = {
     "nope": ("Layers: 3, 7 ... 35 (every 4th)", PUBLISHED["smollm3"], LLAMA),
     "nope, warning": ("`nope_layers` lists them", PUBLISHED["smollm3"], LLAMA),
     "nope, unnumbered": (
-        "(every 4th layer): an engine that rotates all layers alike is wrong, which may show only on long",
+        "(every 4th layer): an engine that rotates all layers alike is wrong, which may show",
         {"model_type": "smollm3", "head_dim": 128}, PUBLISHED["smollm3"],
     ),
     "nope, number missing": (
