@@ -495,6 +495,9 @@ class Configuration(ConfigLayers):
             key = "rope_type" if parameters.get("rope_type") else "type"
             hint = did_you_mean(rope_type, known)
             self._wrong(key, f"one of {', '.join(known)}", rope_type, hint)
+        if self.facts.scalings and rope_type not in ("default", *self.facts.scalings):
+            expected = f"{' or '.join(self.facts.scalings)}, or none, for {self.model_type}"
+            self._wrong("rope_type", expected, rope_type)
         return rope_type
 
 

@@ -35,7 +35,7 @@ FACTS = {
     "full_attention_nope": str, "nope_every": int, "corrects_softmax": bool, "note": str,
     "layers": dict, "base": str, "fixed": bool, "share": str, "parameters_only": bool,
     "own_parameters": bool, "flat_unknown": bool, "rotary_dim_unread": bool, "widening": int,
-    "whole_share": bool, "unrotated": bool,
+    "whole_share": bool, "unrotated": bool, "scalings": list,
 }  # fmt: skip
 VISION = {"source*": str, "axial*": dict, "positions": str}
 AXIAL = {

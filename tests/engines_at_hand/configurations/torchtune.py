@@ -12,11 +12,13 @@ _BUILDERS = {
     "llama3_2": "torchtune.models.llama3_2.llama3_2",
     "mistral": "torchtune.models.mistral.mistral",
     "qwen2": "torchtune.models.qwen2.qwen2",
-    "qwen2_5": "torchtune.models.qwen2.qwen2",
     "gemma": "torchtune.models.gemma.gemma",
     "phi3": "torchtune.models.phi3.phi3",
-    "qwen3": "torchtune.models.qwen3.qwen3",
 }
+_FAMILIES = (*_BUILDERS, "qwen2_5")
+# Builders with sizes of their own.
+_WHOLE = ("llama2_7b", "llama3_8b", "llama3_1_8b", "llama3_2_1b", "llama3_2_3b", "mistral_7b",
+          "gemma_2b", "phi3_mini", "qwen2_7b", "qwen2_5_7b_base")  # fmt: skip
 
 
 def configurations() -> dict[str, Any]:
@@ -24,11 +26,14 @@ def configurations() -> dict[str, Any]:
     made: dict[str, Any] = {}
     for name, builder in _BUILDERS.items():
         plain = {"_component_": builder, **_SMALL}
-        if name in ("gemma", "qwen3"):
+        if name == "gemma":
             plain["head_dim"] = 32
         made[f"{name}: as it is"] = plain
         made[f"{name}: base"] = {**plain, "rope_base": 500000}
         made[f"{name}: four layers"] = {**plain, "num_layers": 4, "embed_dim": 256}
+    for model in _WHOLE:
+        family = max((name for name in _FAMILIES if model.startswith(name)), key=len)
+        made[model] = {"_component_": f"torchtune.models.{family}.{model}"}
     for name in ("llama3_1", "llama3_2"):
         plain = made[f"{name}: base"]
         for factor in (4, 8, 32):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from posenc_native.checkpoints.formats.description import Description
+from posenc_native.checkpoints.formats.description import Description, Ground
 from posenc_native.checkpoints.formats.form import Format
 from posenc_native.checkpoints.formats.scaling_words import Word, llama3
 from posenc_native.checkpoints.formats.settings import (
@@ -79,6 +79,7 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
         source=source,
         format=TITLE,
         engine="Meta's code",
+        ground=Ground("unknown", "Meta's code", why="Meta's code was not run"),
         model_type="llama4" if llama4 else "llama",
         groups=groups,
         layer_count=layers,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from posenc_native.checkpoints.formats.description import Description
+from posenc_native.checkpoints.formats.description import Description, Ground
 from posenc_native.checkpoints.formats.form import Format
 from posenc_native.checkpoints.formats.scaling_words import Word, yarn, yarn_scale
 from posenc_native.checkpoints.formats.settings import Settings, check_share
@@ -83,6 +83,7 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
         source=source,
         format=TITLE,
         engine="vLLM",
+        ground=Ground("unknown", "vLLM", why="vLLM was not run with params.json"),
         model_type="mistral",
         groups=(group,),
         layer_count=layers,

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from posenc_native.checkpoints.formats.description import Description, Unknown
+from posenc_native.checkpoints.formats.description import Description, Ground, Unknown
 from posenc_native.checkpoints.formats.form import Format
 from posenc_native.checkpoints.formats.scaling_words import (
     WEIGHTS,
@@ -138,6 +138,7 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
         source=source,
         format="Megatron-Bridge or NeMo YAML" if bridge else TITLE,
         engine="Megatron",
+        ground=Ground("unknown", "Megatron", why="Megatron was not run"),
         model_type="",
         groups=groups,
         layer_count=layers,

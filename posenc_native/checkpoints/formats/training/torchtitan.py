@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from posenc_native.checkpoints.formats.description import Description
+from posenc_native.checkpoints.formats.description import Description, Ground
 from posenc_native.checkpoints.formats.form import Format
 from posenc_native.checkpoints.formats.scaling_words import Word, llama3, yarn, yarn_scale
 from posenc_native.checkpoints.formats.settings import (
@@ -96,6 +96,7 @@ def _of_arguments(settings: Settings, source: str) -> Description:
         source=source,
         format=TITLE,
         engine="torchtitan",
+        ground=Ground("unknown", "torchtitan", why="torchtitan was not run"),
         model_type=name,
         groups=groups,
         layer_count=layers,
@@ -186,6 +187,7 @@ def _of_trainer(entries: Mapping[str, Any], source: str, function: str) -> Descr
         source=source,
         format=TITLE,
         engine="torchtitan",
+        ground=Ground("unknown", "torchtitan", why="torchtitan was not run"),
         model_type=name,
         groups=groups,
         layer_count=len(parts),

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from posenc_native.checkpoints.formats.description import Description, Unknown
+from posenc_native.checkpoints.formats.description import Description, Ground, Unknown
 from posenc_native.checkpoints.formats.form import Format
 from posenc_native.checkpoints.formats.scaling_words import Word, llama3
 from posenc_native.checkpoints.formats.settings import Settings, check_share
@@ -42,6 +42,9 @@ _BUILDERS: dict[str, tuple[str, float, float | None]] = {
     "qwen2": ("half", 1e6, None),
     "qwen2_5": ("half", 1e6, None),
 }
+
+# The builders that were run.
+_RUN = ("llama2", "llama3", "llama3_1", "llama3_2", "mistral", "gemma", "phi3", "qwen2", "qwen2_5")
 
 
 @lru_cache(maxsize=1)
@@ -103,6 +106,11 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
         length=settings.length("max_seq_len"),
         words=_WORDS,
         unknown=tuple(unknown),
+        ground=(
+            Ground("run", "torchtune", "0.6.1")
+            if family in _RUN
+            else Ground("unknown", "torchtune", why=f"torchtune's builder {family} was not run")
+        ),
         permuted_by="torchtune's hf_to_tune" if pairing == "interleaved" else "",
     )
 
