@@ -22,6 +22,7 @@ PACKAGE = Path(__file__).parents[1] / "posenc_native"
 TABLES = [*sorted((PACKAGE / "models").glob("*.json")),
           *sorted((PACKAGE / "checkpoints" / "formats").glob("*/*.json"))]  # fmt: skip
 WIDTH = 100
+_SPACE = "\0"
 
 
 def canonical(table: dict[str, dict[str, Any]]) -> str:
@@ -40,9 +41,11 @@ def _entry(key: str, value: Any, indent: int) -> str:
     if isinstance(value, dict):
         lines = ",\n".join(inner + _entry(k, v, indent + 2) for k, v in value.items())
         return f"{begin}{{\n{lines}\n{inner[2:]}}}"
+    # A space inside of an item is none to break a line at.
+    items = (json.dumps(item).replace(" ", _SPACE) for item in value)
     filled = textwrap.fill(
-        ", ".join(map(json.dumps, value)), WIDTH, initial_indent=inner, subsequent_indent=inner
-    )
+        ", ".join(items), WIDTH, initial_indent=inner, subsequent_indent=inner
+    ).replace(_SPACE, " ")
     return f"{begin}[\n{filled}\n{inner[2:]}]"
 
 

@@ -204,9 +204,14 @@ class Configuration(ConfigLayers):
     def reads_as_run(self) -> bool:
         """Whether transformers was run with configurations of this kind."""
         parameters = self.rotary_parameters
-        flat = bool(parameters) and not by_layer_type(parameters)
-        flat = flat or "partial_rotary_factor" in self.fields
-        return self.model_type in model_facts() and not (flat and self.facts.flat_unknown)
+        flat = "partial_rotary_factor" in self.fields
+        flat = flat or bool(parameters and not by_layer_type(parameters))
+        facts, accepted = self.facts, ("default", *self.facts.scalings)
+        if facts.scalings and named_rope_type(parameters) not in accepted:
+            return False
+        if flat and (facts.flat_unknown or any(key not in parameters for key in facts.needs)):
+            return False
+        return self.model_type in model_facts()
 
     @property
     def sees(self) -> bool:
@@ -427,8 +432,7 @@ class Configuration(ConfigLayers):
             return self._checked_rotary_dim(self._size(fields, "qk_rope_head_dim"), head_dim)
         if self.facts.whole_share:
             return self._checked_rotary_dim(head_dim, head_dim)
-        older = self.parameters_key == "rope_scaling"
-        rope_parameters = {} if older else self.rotary_parameters
+        rope_parameters = {} if "scaling" in self.parameters_key else self.rotary_parameters
         if "partial_rotary_factor" not in rope_parameters and not by_layer_type(rope_parameters):
             names: tuple[str, ...] = ("partial_rotary_factor", "rotary_pct")
             if self.facts.share is not None:
@@ -495,9 +499,6 @@ class Configuration(ConfigLayers):
             key = "rope_type" if parameters.get("rope_type") else "type"
             hint = did_you_mean(rope_type, known)
             self._wrong(key, f"one of {', '.join(known)}", rope_type, hint)
-        if self.facts.scalings and rope_type not in ("default", *self.facts.scalings):
-            expected = f"{' or '.join(self.facts.scalings)}, or none, for {self.model_type}"
-            self._wrong("rope_type", expected, rope_type)
         return rope_type
 
 

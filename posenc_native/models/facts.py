@@ -43,7 +43,8 @@ class ModelFacts:
         parameters_only: its class does not read rope_scaling.
         own_parameters: without parameters its class has its own, and then does not read the base
             and the share beside them.
-        scalings: the scalings that its class accepts; empty for all.
+        scalings: the scalings that its class in transformers accepts; empty for all.
+        needs: parameters without which its class in transformers fails.
         flat_unknown: how its class reads parameters without layer types is not known here.
         rotary_dim_unread: its class does not read rotary_dim, which its configuration has.
         widening: by how much its attention is wider than the model.
@@ -93,6 +94,7 @@ class ModelFacts:
     parameters_only: bool = False
     own_parameters: bool = False
     scalings: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
     flat_unknown: bool = False
     rotary_dim_unread: bool = False
     widening: int = 1

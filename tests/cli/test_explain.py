@@ -54,7 +54,7 @@ FILES = {
     "a scaling in a list": (with_entries(rope_parameters=[1]), "'rope_parameters']: expected a ma"),
     "a scaling in a text": (with_entries(rope_scaling="yarn"), "'rope_scaling']: expected a map"),
     "no JSON": (b"{", "expected JSON, got invalid JSON: Expecting"),
-    "another model": (b'{"model_type": "bert"}', "expected an entry about a rotary encoding"),
+    "another model": (b'{"model_type": "t5"}', "expected an entry about a rotary encoding"),
     "a list of lists": (b"[" * 100_000, "expected JSON of at most 100 levels"),
     "long names": (b'{"%s": 1, "%s": 2}' % (b"x" * 10**6, b"x" * 10**6), "xxx ..."),
     "a long type": (with_entries(model_type="x" * 10**6), "at most 128 printable characters"),

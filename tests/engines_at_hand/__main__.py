@@ -71,7 +71,7 @@ def _run(engine: str, configurations: dict[str, Any]) -> Record:
         check=True,
         env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"},
     )
-    said = json.loads(done.stdout)
+    said = json.loads(done.stdout.splitlines()[-1])  # some print before
     answers = {
         name: {"configuration": configuration, **said["answers"][name]}
         for name, configuration in configurations.items()

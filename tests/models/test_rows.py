@@ -35,7 +35,7 @@ FACTS = {
     "full_attention_nope": str, "nope_every": int, "corrects_softmax": bool, "note": str,
     "layers": dict, "base": str, "fixed": bool, "share": str, "parameters_only": bool,
     "own_parameters": bool, "flat_unknown": bool, "rotary_dim_unread": bool, "widening": int,
-    "whole_share": bool, "unrotated": bool, "scalings": list,
+    "whole_share": bool, "unrotated": bool, "scalings": list, "needs": list,
 }  # fmt: skip
 VISION = {"source*": str, "axial*": dict, "positions": str}
 AXIAL = {
@@ -113,6 +113,7 @@ def test_every_table_is_checked_here():
         "llama_cpp",
         "mlx",
         "mlx_scalings",
+        "served",
         "torchtune",
     }
 

@@ -99,11 +99,13 @@ CASES = {
                               {"model_type": "cohere2", "head_dim": 128, "num_hidden_layers": 8}),
     "nope, no period": (
         "(those of type full_attention): an engine that rotates all layers alike is wrong",
-        {"model_type": "beam", "head_dim": 128, "num_hidden_layers": 8},
+        {"model_type": "beam", "head_dim": 128},
         {"model_type": "cohere2", "head_dim": 128},
     ),
     "nope, types missing": ("The configuration does not say which layers these are (layer_types)",
-                            {"model_type": "beam", "head_dim": 128, "num_hidden_layers": 8},
+                            {"model_type": "some", "head_dim": 128, "num_hidden_layers": 8,
+                             "rope_parameters": {"full_attention": None,
+                                                 "sliding_attention": {"rope_theta": 1e4}}},
                             {"model_type": "cohere2", "head_dim": 128}),
     "factor without a type": (
         "rope_scaling has a factor (2.0) without a rope_type beside it. The factor is ignored",
@@ -257,7 +259,7 @@ def test_every_model_of_transformers_is_explained():
     ("error", "match", "config"),
     [
         (TypeError, "config: expected a configuration", 7),
-        (ValueError, "expected an entry about a rotary encoding", {"model_type": "bert"}),
+        (ValueError, "expected an entry about a rotary encoding", {"model_type": "t5"}),
         (ValueError, "'beta_fast'.*beta_slow = 32", scaled(**YARN, beta_fast=1, beta_slow=32)),
         (ValueError, "'low_freq_factor'", scaled(type="llama3", factor=8.0)),
         (ValueError, "'high_freq", scaled(**{**LLAMA3, "factor": 8.0, "low_freq_factor": 5.0})),

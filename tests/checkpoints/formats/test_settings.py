@@ -215,7 +215,7 @@ ALIKE: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         {"num_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "rotary_base": 500000,
          "position_embedding_type": "rope", "rotary_percentage": 0.5,
          "seq_len_interpolation_factor": 4.0},
-        numbered("llama-3", 32, partial_rotary_factor=0.5,
+        numbered("llama-3", 32, model_type="stablelm", partial_rotary_factor=0.5,
                  rope_scaling={"rope_type": "linear", "factor": 4.0}), {}),
     "Bridge, YaRN": (BRIDGE, GPT_OSS, {}),
     "Bridge, YaRN of whole heads": (

@@ -79,7 +79,11 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
         source=source,
         format=TITLE,
         engine="Meta's code",
-        ground=Ground("unknown", "Meta's code", why="Meta's code was not run"),
+        ground=(
+            Ground("unknown", "Meta's code", why="Meta's code was not run with such a file")
+            if llama4 or "rope_theta" not in settings
+            else Ground("run", "llama-models", "0.3.0")
+        ),
         model_type="llama4" if llama4 else "llama",
         groups=groups,
         layer_count=layers,

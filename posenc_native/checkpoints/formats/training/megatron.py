@@ -107,7 +107,8 @@ def _model(entries: Mapping[str, Any]) -> Mapping[str, Any]:
 def _claims(entries: Mapping[str, Any]) -> bool:
     keys = {*_model(entries)}
     own = {"rotary_base", "rotary_percent", "rotary_percentage", "rotary_interleaved",
-           "position_embedding_type", "multi_latent_attention", "no_rope_freq"}  # fmt: skip
+           "position_embedding_type", "multi_latent_attention", "no_rope_freq",
+           "use_rotary_position_embeddings"}  # fmt: skip
     return {"num_layers", "hidden_size"} <= keys and bool(own & keys)
 
 
@@ -138,7 +139,7 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
         source=source,
         format="Megatron-Bridge or NeMo YAML" if bridge else TITLE,
         engine="Megatron",
-        ground=Ground("unknown", "Megatron", why="Megatron was not run"),
+        ground=_ground(bridge, latent, kind),
         model_type="",
         groups=groups,
         layer_count=layers,
@@ -150,6 +151,13 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
         latent=latent,
         corrects_softmax=correction != 1,
     )
+
+
+def _ground(bridge: bool, latent: bool, kind: str) -> Ground:
+    if not (bridge or latent or kind == "mrope"):
+        return Ground("run", "megatron-core", "0.16.1")
+    which = "Megatron-Bridge" if bridge else "megatron-core's latent attention"
+    return Ground("unknown", "Megatron", why=f"{which if bridge or latent else kind} was not run")
 
 
 def _bases(settings: Settings) -> tuple[float | None, float, list[Unknown]]:
