@@ -437,7 +437,7 @@ class Configuration(ConfigLayers):
             names: tuple[str, ...] = ("partial_rotary_factor", "rotary_pct")
             if self.facts.share is not None:
                 names = (self.facts.share,)
-            if self.facts.own_parameters and not self.rotary_parameters:
+            if self.facts.fixed or (self.facts.own_parameters and not self.rotary_parameters):
                 names = ()
             named = first_value(fields, *names)
             share = share if named is None else named

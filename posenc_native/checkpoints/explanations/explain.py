@@ -59,6 +59,9 @@ def explain(config: Any) -> Explanation:
           A token at position p turns pair k by p * f_k radians; f falls from 1 to 0.001 (base
           10,000), one turn every 6.3 positions to one every 6,283.
           No scaling: frequencies and cosines are used as they are.
+        <BLANKLINE>
+        How this is known: transformers 5.23.0 was run with configurations of this kind and rotated
+        so.
     """
     model = read(config, "explain")
     explained = tuple(_explained(model, group) for group in model.groups)

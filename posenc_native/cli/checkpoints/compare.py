@@ -56,9 +56,9 @@ def compare(
     say so with --permuted, or check them with --weights if they are in
     .safetensors files. Weights in a GGUF file cannot be checked.
 
-    What an engine does with a file is known because it was run, or because the
-    file's format specifies it. Where it is unknown, the verdict says so, unless
-    --assume takes the description as right.
+    The rotation of an engine is known if it was run, or if the file's format
+    specifies it. Where it is unknown, the verdict says so, unless --assume takes
+    the description as right.
 
     Exit status: 0 they rotate alike, 1 they differ, 2 one cannot be read, 3 only
     the expected permutation differs, or what an engine does is unknown.

@@ -16,10 +16,10 @@ window: sliding layers. `every`: n, of which the last layer is full, or the firs
     rope.freq_base_swa, else `base_default`, else the model's); `scaled`: whether they are scaled.
 nope: the layers that do not rotate.
 rope_freqs, long_factors: the layers, and the conditions, for which the factor tensors apply.
-run, refused: what files had that llama.cpp rotated as described, or refused (gguf_words.py).
+run, refused: entries of files that llama.cpp rotated as described, or refused (gguf_words.py).
 The others are keys that only this architecture reads.
 
-Source: what llama.cpp did with files of the rows with `run` (tests/engines_at_hand). The others
+Source: llama.cpp, run with files of the rows with `run` (tests/engines_at_hand). The others
 were read in its code and not run: src/models/, conversion/.
 """
 

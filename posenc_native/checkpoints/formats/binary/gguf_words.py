@@ -98,7 +98,7 @@ def ground(
     factors: Iterable[str],
     unread: Iterable[str],
 ) -> Ground:
-    """What was run with files of this architecture, and with all that this file has.
+    """Whether files of this architecture, with all entries of this file, were run.
 
     factors, unread: the names of factor tensors that have an effect, and of the others.
     """

@@ -1,8 +1,7 @@
-"""What overrides make of a configuration: by engine, and for ``path+{...}``.
+"""A configuration with overrides: by engine, and for ``path+{...}``.
 
 vLLM and SGLang load a configuration with transformers, which moves all rotary entries into
-``rope_parameters``, and override it afterwards. What they do was seen by running the versions that
-served.json names.
+``rope_parameters``, and override it afterwards. The versions that served.json names were run.
 """
 
 from __future__ import annotations

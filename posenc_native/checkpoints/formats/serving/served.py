@@ -1,7 +1,7 @@
 """vLLM's and SGLang's server settings: a model, and overrides of its configuration.
 
-What the engines do with them was seen by running the versions that served.json names, with the
-models and scalings that it lists (tests/engines_at_hand).
+The versions that served.json names were run with them, and with the models and scalings that it
+lists (tests/engines_at_hand).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Launch(NamedTuple):
 
     @property
     def rules(self) -> Mapping[str, Any]:
-        """What was seen of the engine."""
+        """Facts seen of the engine."""
         rules: Mapping[str, Any] = _seen()[self.engine]
         return rules
 
@@ -163,7 +163,7 @@ def as_served(description: Description, launch: Launch, model: Mapping[str, Any]
 
 
 def _of_overrides(description: Description, launch: Launch, model: Mapping[str, Any]) -> list[str]:
-    """What an override does that its writer may not expect."""
+    """Effects of an override that its writer may not expect."""
     rules, said = launch.rules, list[str]()
     if launch.flags:  # of an older version, which was not run
         return said
