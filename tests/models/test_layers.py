@@ -214,3 +214,34 @@ def test_models_that_may_have_no_rotary_encoding(config):
     with pytest.raises(ValueError, match=f"this {config['model_type']} has no rotary encoding"):
         Rotary.from_config({**SIZES, **config})
     assert nope_layers({**SIZES, **config}) == ()
+
+
+SMALL = {"hidden_size": 128, "num_attention_heads": 2, "num_hidden_layers": 8,
+         "max_position_embeddings": 8192, "rope_theta": 1e4}  # fmt: skip
+# Entries of published files that say which layers have attention, and those layers.
+HYBRID = {
+    "bamba": ({"attn_layer_indices": [2, 5]}, [2, 5]),
+    "lfm2": ({"full_attn_idxs": [2, 5, 6]}, [2, 5, 6]),
+    "minimax": ({}, [0, 2, 4, 6]),
+    "minimax_m1": ({"attn_type_list": [0, 0, 1, 0, 0, 0, 1, 0]}, [2, 6]),
+    "recurrent_gemma": ({"block_types": ["recurrent", "attention"]}, [1, 3, 5, 7]),
+    "bailing_hybrid": ({"layer_group_size": 4, "qk_rope_head_dim": 32}, [3, 7]),
+    "kimi_linear": ({"linear_attn_config": {"full_attn_layers": [4, 8], "kda_layers": [1, 2]},
+                     "mla_use_nope": False}, [3, 7]),
+    "zamba2": ({"layers_block_type": ["mamba", "mamba", "hybrid", "mamba"] * 2,
+                "use_mem_rope": True}, [2, 6]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HYBRID)
+def test_entries_that_name_the_layers_with_attention(name):
+    entries, expected = HYBRID[name]
+    config = {**SMALL, **entries, "model_type": name}
+    said = [i for group in explain(config).layers if group.rotary for i in group.layers]
+    assert sorted(said) == expected
+
+
+def test_a_model_without_rotary_encoding_is_none_with_a_base():
+    config = {**SMALL, "model_type": "nemotron_h", "hybrid_override_pattern": "M-M*ME*-"}
+    (group,) = explain(config).layers
+    assert (group.rotary, group.layers) == (None, (3, 6))

@@ -75,9 +75,9 @@ def compare(
         show that the weights were permuted. Each of its ``differences`` has a field: "pairing",
         "base", "scaling", "scale" (the attention factor), "softmax_correction", "head_dim",
         "rotary_dim", "rotary_start", "axis_map", "inv_freq" (frequencies that no base and scaling
-        explain), "layer_count", "layer_types" or "nope_layers". ``errors`` say how far apart
-        cosines, sines and scores are, and from which position on bfloat16 shows it.
-        ``print(compare(a, b))`` shows all of it.
+        explain), "layer_count", "layer_types", "nope_layers" or "query_scale" (llama_4_scaling_beta
+        of two Hugging Face files). ``errors`` say how far apart cosines, sines and scores are, and
+        from which position on bfloat16 shows it. ``print(compare(a, b))`` shows all of it.
 
     Numbers that float32 cannot tell apart count as equal. If a file leaves a value out, its
     engine's default is compared. A value without a default is not compared; ``notes`` lists it.
@@ -228,7 +228,13 @@ class _Pair:
     def differences(self) -> list[Difference]:
         """All differences, those of layers first."""
         of_matches = (difference for match in self.matches for difference in self._of(match))
-        return [*self._layer_differences(), *of_matches]
+        return [*self._layer_differences(), *of_matches, *self._query_scale()]
+
+    def _query_scale(self) -> Iterator[Difference]:
+        """A difference of llama_4_scaling_beta, which only Hugging Face's files have."""
+        betas = [side.query_scale for side in self.both if side.entries]
+        if len(betas) == 2 and betas[0] != betas[1]:
+            yield self._difference("query_scale", betas)
 
     def _of(self, match: Match) -> Iterator[Difference]:
         both = match.rotating

@@ -43,6 +43,7 @@ NAMES = {
     "scaling": "scaling",
     "scale": "attention factor",
     "softmax_correction": "softmax correction",
+    "query_scale": "scaling of queries by position",
     "axis_map": "position axes",
     "inv_freq": "frequencies",
 }
@@ -155,6 +156,14 @@ class Description:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "groups", tuple(map(_in_full, self.groups)))
+
+    @property
+    def query_scale(self) -> Any:
+        """llama_4_scaling_beta of a Hugging Face configuration; None if it has none."""
+        keys = ("rope_scaling", "rope_parameters")
+        given = (self.entries[key] for key in keys if self.entries.get(key))
+        parameters: Mapping[str, Any] = next(given, {})
+        return parameters.get("llama_4_scaling_beta")
 
     @property
     def names_a_base(self) -> bool:
