@@ -26,7 +26,7 @@ from posenc_native.core.frequencies.scaling import (
 )
 
 from .entries import HEAD_LIMIT, KIND_LIMIT, SIZES, named_rope_type
-from .facts import facts_of, model_facts, vision_models
+from .facts import facts_of, vision_models
 from .fields import BASES, HEAD_WIDTHS, HEADS, WIDTHS, by_layer_type, first_value
 from .layers import ConfigLayers, has_attention
 
@@ -201,19 +201,6 @@ class Configuration(ConfigLayers):
         return self.facts.corrects_softmax
 
     @property
-    def reads_as_run(self) -> bool:
-        """Whether transformers was run with configurations of this kind."""
-        parameters = self.rotary_parameters
-        flat = "partial_rotary_factor" in self.fields
-        flat = flat or bool(parameters and not by_layer_type(parameters))
-        facts, accepted = self.facts, ("default", *self.facts.scalings)
-        if facts.scalings and named_rope_type(parameters) not in accepted:
-            return False
-        if flat and (facts.flat_unknown or any(key not in parameters for key in facts.needs)):
-            return False
-        return self.model_type in model_facts()
-
-    @property
     def sees(self) -> bool:
         """Whether it is a vision encoder of vision.json."""
         return self._of_images() and self._vision_name in vision_models()
@@ -305,7 +292,7 @@ class Configuration(ConfigLayers):
         base = self._bases()[0]
         result = {}
         for key, value in by_type.items():
-            if value is None:
+            if value is None or (not parameters and defaults.get(key, {}) is None):
                 continue
             own = self.fields.get(flat[key]["base"] or "") if key in flat else base
             entry = {
@@ -318,7 +305,8 @@ class Configuration(ConfigLayers):
 
     def _flat(self) -> Mapping[str, Mapping[str, Any]]:
         """The meaning of a flat rope_scaling if layers differ: the fact of this name."""
-        if not self.facts.flat and self._bases()[1] is not None:
+        known = self.facts.flat or self.is_known
+        if not known and self._bases()[1] is not None:
             return facts_of("gemma3_text").flat
         return self.facts.flat
 

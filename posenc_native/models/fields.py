@@ -22,6 +22,7 @@ from .files import read_configuration
 
 # Entries that name the base of the frequencies.
 BASES = ("rope_theta", "global_rope_theta", "rotary_emb_base")
+LOCAL_BASES = ("rope_local_base_freq", "local_rope_theta")  # of layers with a sliding window
 
 # Entries with the width of a head; without them it is the width of the model over its heads.
 HEAD_WIDTHS = ("head_dim", "attention_head_dim", "kv_channels")
@@ -53,7 +54,12 @@ class ConfigFields:
     def _bases(self) -> tuple[Any, Any]:
         """The base that the configuration names, and the base of its sliding-window layers."""
         base = first_value(self.fields, *self.bases_read)
-        return base, first_value(self.fields, "rope_local_base_freq", "local_rope_theta")
+        return base, first_value(self.fields, *LOCAL_BASES)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there are facts about the model."""
+        return self.model_type in model_facts()
 
     @property
     def parameters_key(self) -> str:
@@ -70,7 +76,7 @@ class ConfigFields:
             return ()
         if self.facts.base:
             return (self.facts.base,)
-        return BASES if self.model_type not in model_facts() else BASES[:2]
+        return BASES[:2] if self.is_known else BASES
 
     def _label(self, layer_type: str) -> str:
         """The entry of rope_parameters for a layer type."""

@@ -18,7 +18,7 @@ from posenc_native.core.frequencies.scaling import KEYS_OF_EVERY_TYPE, ROTARY_SC
 from .config import Configuration
 from .entries import ENTRIES, NAME_LIMIT, PARAMETERS, named_rope_type
 from .facts import model_facts
-from .fields import BASES, by_layer_type
+from .fields import BASES, LOCAL_BASES, by_layer_type
 
 _OUR_WORDS = re.compile(
     r"(^|_)(rope|mrope|rotary|yarn|ntk|theta|partial)(_|$)|^rope|rotary|^axes_dim"
@@ -102,9 +102,10 @@ def _at_the_top(model: Configuration) -> Iterator[UnreadEntry]:
 def _beside_parameters(model: Configuration) -> Iterator[UnreadEntry]:
     """A base and a share of the head that the class of the model does not read."""
     inside = [model.rotary_parameters, *by_layer_type(model.rotary_parameters).values()]
-    for key in BASES:
+    local = [rule["base"] for rule in model.facts.flat.values()]
+    for key in (*BASES, *LOCAL_BASES):
         value = model.fields.get(key)
-        if value is None:
+        if value is None or key in local or (key in LOCAL_BASES and not model.is_known):
             continue
         if key not in model.bases_read:
             yield UnreadEntry(f"config[{key!r}]", why=_OF_THE_CLASS.format(model.model_type))

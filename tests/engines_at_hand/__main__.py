@@ -23,6 +23,8 @@ sys.path[:0] = [str(_HERE), str(_HERE.parent / "shared")]
 from records import ENGINES, Record, configurations_of, read_record, write_record  # noqa: E402
 
 _ROOT = _HERE.parents[1]
+# No GPU, no hub, and sets in error messages in one order.
+_ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "PYTHONHASHSEED": "0"}
 _ENVIRONMENTS = Path(os.environ.get("POSENC_ENGINES", _ROOT / ".engines"))
 
 
@@ -69,7 +71,7 @@ def _run(engine: str, configurations: dict[str, Any]) -> Record:
         stdout=subprocess.PIPE,
         text=True,
         check=True,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"},
+        env={**os.environ, **_ENVIRONMENT},
     )
     said = json.loads(done.stdout.splitlines()[-1])  # some print before
     answers = {

@@ -19,6 +19,7 @@ from posenc_native.checkpoints.formats.description import (
 from posenc_native.checkpoints.formats.reading import read
 from posenc_native.checkpoints.weights import PairingEvidence
 from posenc_native.core.calls import arguments
+from posenc_native.core.calls.errors import named
 from posenc_native.encodings.rotary.rotary import Rotary
 from posenc_native.models.config import LayerGroup
 
@@ -95,25 +96,26 @@ def compare(
     """
     function = "compare"
     positions = None if at is None else _positions(function, at)
-    descriptions = _with_names([read(source, function) for source in (first, second, *more)])
-    guesses = _guesses(function, descriptions, weights)
-    differences: list[Difference] = []
-    errors: list[LayerError] = []
-    notes: list[str] = []
-    for other in descriptions[1:]:
-        pair = _Pair(descriptions[0], other, positions, permuted, guesses)
-        differences += pair.differences()
-        errors += pair.errors()
-        notes += pair.notes()
-    return Comparison(
-        tuple(description.source for description in descriptions),
-        tuple(description.format for description in descriptions),
-        tuple(differences),
-        tuple(errors),
-        tuple(dict.fromkeys(notes)),
-        tuple(description.ground for description in descriptions),
-        assume,
-    )
+    with named(function):
+        descriptions = _with_names([read(source, function) for source in (first, second, *more)])
+        guesses = _guesses(function, descriptions, weights)
+        differences: list[Difference] = []
+        errors: list[LayerError] = []
+        notes: list[str] = []
+        for other in descriptions[1:]:
+            pair = _Pair(descriptions[0], other, positions, permuted, guesses)
+            differences += pair.differences()
+            errors += pair.errors()
+            notes += pair.notes()
+        return Comparison(
+            tuple(description.source for description in descriptions),
+            tuple(description.format for description in descriptions),
+            tuple(differences),
+            tuple(errors),
+            tuple(dict.fromkeys(notes)),
+            tuple(description.ground for description in descriptions),
+            assume,
+        )
 
 
 def rotations_apart(

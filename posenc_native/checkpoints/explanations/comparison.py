@@ -91,8 +91,8 @@ class Comparison(Document):
     Its ``str()`` is its `text`, which notebooks show as HTML.
 
     It is also true if the only difference is expected (see `verdict`), because the
-    descriptions do not show whether the weights were permuted, and if the ground of a description
-    is unknown.
+    descriptions do not show whether the weights were permuted. If the ground of a description is
+    unknown, only the verdict says so.
 
     Attributes:
         sources: the compared sources, as the caller named them.
@@ -113,7 +113,7 @@ class Comparison(Document):
     assume: bool = False
 
     def __bool__(self) -> bool:
-        return not self.alike
+        return bool(self.differences)
 
     @property
     def alike(self) -> bool:

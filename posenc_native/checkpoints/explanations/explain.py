@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from posenc_native.checkpoints.formats.description import Description
 from posenc_native.checkpoints.formats.reading import read
+from posenc_native.core.calls.errors import named
 from posenc_native.core.frequencies.axes import pairs_by_axis
 from posenc_native.core.frequencies.scaling import rotary_blend, rotary_frequencies
 from posenc_native.encodings.rotary.rotary import Rotary
@@ -63,25 +64,26 @@ def explain(config: Any) -> Explanation:
         How this is known: transformers 5.23.0 was run with configurations of this kind and rotated
         so.
     """
-    model = read(config, "explain")
-    explained = tuple(_explained(model, group) for group in model.groups)
-    rotating = [layers.rotary for layers in explained if layers.rotary is not None]
-    general = [_SEVERAL] if any(rotary != rotating[0] for rotary in rotating) else []
-    general += _float32_phase(rotating, model.length)
-    warnings = dict.fromkeys(
-        text
-        for check in CHECKS
-        for group, layers in zip(model.groups, explained, strict=True)
-        for text in check(Case(model, group, layers.rotary))
-    )
-    return Explanation(
-        model.model_type,
-        explained,
-        model.nope_layers,
-        (*general, *warnings, *_of_file(model)),
-        model.unread,
-        model,
-    )
+    with named("explain"):
+        model = read(config, "explain")
+        explained = tuple(_explained(model, group) for group in model.groups)
+        rotating = [layers.rotary for layers in explained if layers.rotary is not None]
+        general = [_SEVERAL] if any(rotary != rotating[0] for rotary in rotating) else []
+        general += _float32_phase(rotating, model.length)
+        warnings = dict.fromkeys(
+            text
+            for check in CHECKS
+            for group, layers in zip(model.groups, explained, strict=True)
+            for text in check(Case(model, group, layers.rotary))
+        )
+        return Explanation(
+            model.model_type,
+            explained,
+            model.nope_layers,
+            (*general, *warnings, *_of_file(model)),
+            model.unread,
+            model,
+        )
 
 
 def _of_file(model: Description) -> list[str]:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from posenc_native.core.calls import arguments
 from posenc_native.core.calls.constants import constant
 from posenc_native.core.calls.descriptions import description_in
+from posenc_native.core.calls.errors import named
 from posenc_native.core.calls.suggestions.vocabulary import answer_methods
 from posenc_native.core.calls.views import check_layout, rotary_view
 from posenc_native.core.documents.html import as_html
@@ -219,10 +220,12 @@ class Rotary(Verbs):
             ... ).base
             500000.0
         """
-        model = Configuration.read(config, "Rotary.from_config")
-        options = model.rotary_arguments(layer_type, layer, seq_len)
-        refuse_unread(model, ignore)
-        return cls(**options, layout=layout)
+        function = "Rotary.from_config"
+        with named(function):
+            model = Configuration.read(config, function)
+            options = model.rotary_arguments(layer_type, layer, seq_len)
+            refuse_unread(model, ignore)
+            return cls(**options, layout=layout)
 
     @classmethod
     def preset(

@@ -43,7 +43,7 @@ def test_explain_ends_with_the_ground(source, kind, said):
 )
 def test_compare_has_no_verdict_without_a_ground(other, verdict, assumed):
     found = pn.compare(LLAMA, other)
-    assert (found.verdict, bool(found)) == (verdict, verdict != "alike")
+    assert (found.verdict, found.alike) == (verdict, verdict == "alike")
     assert ("unknown" in str(found).splitlines()[0]) == (verdict == "unknown")
     assert pn.compare(LLAMA, other, assume=True).verdict == assumed
 

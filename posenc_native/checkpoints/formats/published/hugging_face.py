@@ -21,6 +21,8 @@ from posenc_native.core.frequencies.axes import pairs_by_axis
 from posenc_native.core.frequencies.scaling import rotary_frequencies
 from posenc_native.encodings.rotary.rotary import Rotary
 from posenc_native.models.config import Configuration
+from posenc_native.models.entries import named_rope_type
+from posenc_native.models.fields import by_layer_type
 from posenc_native.models.unread import unread_entries
 
 NAME = "Hugging Face configuration"
@@ -94,10 +96,22 @@ def described(
 def _ground(model: Configuration) -> Ground:
     if not model.fields.get("model_type"):
         return Ground("derived", why="the rules that the models of transformers share")
-    if model.reads_as_run or model.sees:
+    if model.sees or _was_run(model):
         return TRANSFORMERS
     why = f"transformers was not run with a model of type {model.model_type[:64]}"
     return Ground("unknown", ENGINE, why=why)
+
+
+def _was_run(model: Configuration) -> bool:
+    """Whether transformers was run with configurations of this kind, and took them."""
+    facts, parameters = model.facts, model.rotary_parameters
+    if facts.scalings and named_rope_type(parameters) not in ("default", *facts.scalings):
+        return False
+    flat = bool(parameters) and not by_layer_type(parameters)
+    flat = flat or "partial_rotary_factor" in model.fields
+    if flat and (facts.flat_unknown or any(key not in parameters for key in facts.needs)):
+        return False
+    return model.is_known
 
 
 def _write(description: Description, written: Written) -> None:
@@ -106,6 +120,9 @@ def _write(description: Description, written: Written) -> None:
     parameters: dict[str, Any] = {
         str(layer_type): _parameters(rotary, written) for layer_type, rotary in by_type.items()
     }
+    if description.query_scale is not None:
+        for entry in parameters.values():
+            entry["llama_4_scaling_beta"] = description.query_scale
     if len({repr(entry) for entry in parameters.values()}) == 1:
         parameters = next(iter(parameters.values()))
     else:
