@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,12 +27,16 @@ def rotations(configuration: Mapping[str, Any]) -> list[tuple[int, Any]]:
     entries = dict(configuration)
     module, _, name = entries.pop("_component_").rpartition(".")
     builder = getattr(importlib.import_module(module), name)
-    code = builder.__code__
-    wanted = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    wanted = inspect.signature(builder).parameters
     sizes = {key: value for key, value in _SIZES.items() if key in wanted}
     with torch.device("meta"):
         model = builder(**{**sizes, **entries})
-    return [(i, _read(layer.attn)) for i, layer in enumerate(model.layers)]
+    read: dict[int, Any] = {}  # layers share a module
+    for layer in model.layers:
+        rope = layer.attn.pos_embeddings
+        if id(rope) not in read:
+            read[id(rope)] = _read(layer.attn)
+    return [(i, read[id(layer.attn.pos_embeddings)]) for i, layer in enumerate(model.layers)]
 
 
 def _read(attention: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 _SMALL = {"embed_dim": 128, "num_heads": 4, "num_layers": 2}
@@ -13,12 +15,14 @@ _BUILDERS = {
     "mistral": "torchtune.models.mistral.mistral",
     "qwen2": "torchtune.models.qwen2.qwen2",
     "gemma": "torchtune.models.gemma.gemma",
+    "gemma2": "torchtune.models.gemma2.gemma2",
     "phi3": "torchtune.models.phi3.phi3",
 }
-_FAMILIES = (*_BUILDERS, "qwen2_5")
-# Builders with sizes of their own.
-_WHOLE = ("llama2_7b", "llama3_8b", "llama3_1_8b", "llama3_2_1b", "llama3_2_3b", "mistral_7b",
-          "gemma_2b", "phi3_mini", "qwen2_7b", "qwen2_5_7b_base")  # fmt: skip
+_FAMILIES = (*_BUILDERS, "qwen2_5", "code_llama2", "llama3_3", "phi4")
+# Builders with sizes of their own: all that explain knows.
+_ROOT = Path(__file__).resolve().parents[3]
+_WHOLE = _ROOT / "posenc_native/checkpoints/formats/training/torchtune.json"
+_ADAPTERS = {"lora_attn_modules": ["q_proj", "v_proj"]}
 
 
 def configurations() -> dict[str, Any]:
@@ -26,14 +30,18 @@ def configurations() -> dict[str, Any]:
     made: dict[str, Any] = {}
     for name, builder in _BUILDERS.items():
         plain = {"_component_": builder, **_SMALL}
-        if name == "gemma":
+        if name.startswith("gemma"):
             plain["head_dim"] = 32
         made[f"{name}: as it is"] = plain
         made[f"{name}: base"] = {**plain, "rope_base": 500000}
         made[f"{name}: four layers"] = {**plain, "num_layers": 4, "embed_dim": 256}
-    for model in _WHOLE:
+    for model in json.loads(_WHOLE.read_text()):
         family = max((name for name in _FAMILIES if model.startswith(name)), key=len)
         made[model] = {"_component_": f"torchtune.models.{family}.{model}"}
+    for model in ("llama3_1_8b", "phi3_mini", "gemma2_2b"):
+        for prefix in ("lora", "qlora"):
+            builder = made[model]["_component_"].replace(model, f"{prefix}_{model}")
+            made[f"{prefix}_{model}"] = {"_component_": builder, **_ADAPTERS}
     for name in ("llama3_1", "llama3_2"):
         plain = made[f"{name}: base"]
         for factor in (4, 8, 32):

