@@ -97,6 +97,7 @@ def serve(
     for name, configuration in json.load(sys.stdin).items():
         answers[name] = answer(rotations, configuration)
     json.dump({"package": package, "version": version(package), "answers": answers}, out)
+    out.flush()  # some engines end the process abruptly
 
 
 def answer(rotations: Callable[[Any], Any], configuration: Any) -> dict[str, Any]:

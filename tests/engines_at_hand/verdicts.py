@@ -22,6 +22,12 @@ def assert_same(explanation: Explanation, answer: Mapping[str, Any]) -> None:
     by_layer = _by_layer(answer["layers"])
     for layer, expected in by_layer.items():
         _same(_rotary(explanation, layer, length), expected, layer)
+        if expected and "softmax_correction" in expected:  # adapters that know it record it
+            np.testing.assert_allclose(
+                _group(explanation, layer).softmax_correction,
+                expected["softmax_correction"],
+                rtol=_MAGNITUDE,
+            )
     said = {layer for group in explanation.layers for layer in group.layers}
     assert said <= {*by_layer}, f"attention in {sorted(said)}, the engine's in {sorted(by_layer)}"
 
@@ -30,11 +36,15 @@ def _by_layer(groups):
     return {layer: group["rotary"] for group in groups for layer in group["layers"]}
 
 
-def _rotary(explanation, layer, length):
+def _group(explanation, layer):
     groups = [group for group in explanation.description.groups if layer in group.layers]
     groups = groups or [group for group in explanation.description.groups if not group.layers]
     assert groups, f"explain says nothing of layer {layer}"
-    arguments = groups[0].arguments
+    return groups[0]
+
+
+def _rotary(explanation, layer, length):
+    arguments = _group(explanation, layer).arguments
     if arguments is None:
         return None
     return pn.Rotary(**(at_length(arguments, length) if length else arguments))

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from megatron.core import parallel_state
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.models.gpt.gpt_model import GPTModel
-from megatron.core.transformer import TransformerConfig, attention
+from megatron.core.transformer import TransformerConfig, attention, multi_latent_attention
 from megatron.core.transformer.transformer_config import MLATransformerConfig
 from probe import read_rotation, serve
 
@@ -54,11 +54,12 @@ def rotations(configuration: Mapping[str, Any]) -> list[tuple[int, Any]]:
     unknown = {*given} - known - _OF_MODEL - {"max_position_embeddings", "max_sequence_length"}
     if unknown:
         raise TypeError(f"no such arguments: {sorted(unknown)}")
+    latent = bool(given.get("multi_latent_attention"))
+    spec = get_gpt_layer_local_spec(multi_latent_attention=latent)
+    spec.submodules.self_attention.submodules.core_attention = _Core
     model = GPTModel(
         config=config,
-        transformer_layer_spec=get_gpt_layer_local_spec(
-            multi_latent_attention=bool(given.get("multi_latent_attention"))
-        ),
+        transformer_layer_spec=spec,
         vocab_size=64,
         max_sequence_length=2048,
         **model_words,
@@ -67,37 +68,58 @@ def rotations(configuration: Mapping[str, Any]) -> list[tuple[int, Any]]:
     layers = model.decoder.layers
     current = [0]
     for number, layer in enumerate(layers):
-        layer.self_attention.core_attention = _Core()
         layer.register_forward_pre_hook(lambda *_, number=number: current.__setitem__(0, number))
     own = attention.apply_rotary_pos_emb
+    axes = len(config.mrope_section or [0]) if model.position_embedding_type == "mrope" else 1
 
     def spied(t: Any, freqs: Any, *args: Any, **kwargs: Any) -> Any:
         if current[0] not in seen:
-            seen[current[0]] = _read(own, t, freqs, args, kwargs)
+            rotation = _after(own, args, kwargs)
+            seen[current[0]] = (
+                _read(rotation, t, freqs) if axes == 1 else _read_axes(rotation, t, model, axes)
+            )
         return own(t, freqs, *args, **kwargs)
 
-    attention.apply_rotary_pos_emb = spied
+    modules = (attention, multi_latent_attention)
+    for module in modules:
+        module.apply_rotary_pos_emb = spied
     try:
         tokens = torch.zeros(1, _POSITIONS[-1] + 1, dtype=torch.long)
         places = torch.arange(tokens.shape[1])[None]
+        if axes > 1:
+            places = places.expand(axes, 1, -1)
         with torch.no_grad():
             model(tokens, places, torch.zeros(1, 1, 1, 1, dtype=torch.bool))
     finally:
-        attention.apply_rotary_pos_emb = own
+        for module in modules:
+            module.apply_rotary_pos_emb = own
+    if latent:
+        for number in seen:
+            part = layers[number].self_attention
+            correction = part.softmax_scale * part.q_head_dim**0.5
+            seen[number] = {**seen[number], "softmax_correction": round(correction, 6)}
     return [(number, seen.get(number)) for number in range(len(layers))]
 
 
 class _Core(torch.nn.Module):
     """In the place of scores and softmax, which want a GPU's random numbers."""
 
+    def __init__(self, *_: Any, **__: Any) -> None:
+        super().__init__()
+
     def forward(self, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> Any:
-        return query.flatten(2)
+        return value.flatten(2)
 
 
-def _read(function: Any, t: Any, freqs: Any, args: Any, kwargs: Any) -> Any:
+def _after(own: Any, args: Any, kwargs: Any) -> Any:
+    """The function, with what follows the tensor and the phases."""
+    return lambda t, freqs: own(t, freqs, *args, **kwargs)
+
+
+def _read(function: Any, t: Any, freqs: Any) -> Any:
     dims = t.shape[-1]
     units = torch.eye(dims)[None, None].expand(len(_POSITIONS), 1, dims, dims)  # [s, b, h, d]
-    rows = function(units.contiguous(), freqs[_POSITIONS], *args, **kwargs)[:, 0].double().numpy()
+    rows = function(units.contiguous(), freqs[_POSITIONS])[:, 0].double().numpy()
     start = rows[0]
     magnitude = np.sqrt(np.einsum("ij,ij->i", start, start)).max()
 
@@ -105,6 +127,14 @@ def _read(function: Any, t: Any, freqs: Any, args: Any, kwargs: Any) -> Any:
         return rows[_POSITIONS.index(int(positions[0]))] @ start.T / magnitude
 
     return read_rotation(rotate, dims)
+
+
+def _read_axes(function: Any, t: Any, model: Any, axes: int) -> Any:
+    def rotate(x: Any, positions: Any) -> Any:
+        freqs = model.rotary_pos_emb(torch.as_tensor(positions)[:, None], model.mrope_section)
+        return function(torch.as_tensor(x)[:, None, None], freqs)[:, 0, 0].numpy()
+
+    return read_rotation(rotate, t.shape[-1], axes)
 
 
 def _world_of_one() -> None:

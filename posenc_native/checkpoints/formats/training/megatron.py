@@ -1,8 +1,7 @@
 """Megatron-LM: the arguments of a run, or the model of a NeMo or Megatron-Bridge YAML.
 
-Source: Megatron-LM at commit d98e8a64, training/arguments.py, core/transformer/
-transformer_config.py, core/models/common/embeddings/ and core/transformer/
-multi_latent_attention.py; Megatron-Bridge at commit 067f987d, models/gpt_provider.py.
+megatron-core's GPTModel is run (tests/engines_at_hand). Defaults of absent arguments are those of
+Megatron-LM's parser, megatron/training/arguments.py. Megatron-Bridge and NeMo were read, not run.
 """
 
 from __future__ import annotations
@@ -52,6 +51,8 @@ WORDS = {
     "axis_map": "mrope_section",
     "length": "max_position_embeddings",
 }
+# The engine of the record, tests/engines_at_hand/records/megatron.json.
+_RUN = ("megatron-core", "0.19.2")
 _LATENT_WORDS = {**WORDS, "head_dim": "qk_pos_emb_head_dim"}
 # NeMo's and Megatron-Bridge's names for Megatron-LM's arguments, if they differ.
 _OTHER_NAMES = {
@@ -124,6 +125,9 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
     if not latent and kind not in known:
         settings.wrong("position_embedding_type", f"one of {', '.join(known)}", repr(kind))
     layers = settings.layers("num_layers")
+    if settings.flag("rotary_interleaved", False) and (latent or kind in ("yarn", "mrope")):
+        beside = "multi_latent_attention" if latent else f"position_embedding_type {kind}"
+        settings.wrong("rotary_interleaved", f"False beside {beside}", True)
     remarks: list[str] = []
     local, base, unknown = _bases(settings)
     if latent:
@@ -139,7 +143,7 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
         source=source,
         format="Megatron-Bridge or NeMo YAML" if bridge else TITLE,
         engine="Megatron",
-        ground=_ground(bridge, latent, kind),
+        ground=_ground(settings, bridge, latent, kind),
         model_type="",
         groups=groups,
         layer_count=layers,
@@ -153,11 +157,35 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
     )
 
 
-def _ground(bridge: bool, latent: bool, kind: str) -> Ground:
-    if not (bridge or latent or kind == "mrope"):
-        return Ground("run", "megatron-core", "0.16.1")
-    which = "Megatron-Bridge" if bridge else "megatron-core's latent attention"
-    return Ground("unknown", "Megatron", why=f"{which if bridge or latent else kind} was not run")
+def _ground(settings: Settings, bridge: bool, latent: bool, kind: str) -> Ground:
+    engine, version = _RUN
+    if bridge:
+        return Ground("unknown", engine, why="Megatron-Bridge and NeMo were not run")
+    if missing := _without_default(settings, latent, kind):
+        why = f"the program that adds the missing {missing} was not run"
+        return Ground("unknown", engine, why=why)
+    if _both_scalings(settings):
+        why = (
+            f"{engine} {version} scales by rotary_seq_len_interpolation_factor besides "
+            "use_rope_scaling, which is not described here"
+        )
+        return Ground("unknown", engine, why=why)
+    return Ground("run", engine, version)
+
+
+def _without_default(settings: Settings, latent: bool, kind: str) -> str:
+    """An argument that has no default in the engine, or another than in the parser's arguments."""
+    needed: tuple[str, ...] = ()
+    if latent and settings.text("rope_type", "yarn") == "yarn":
+        needed = ("rotary_scaling_factor",)
+    elif not latent and kind == "yarn":
+        needed = tuple(word.key for word in _YARN["yarn_"].words.values())
+    return next((key for key in needed if key not in settings), "")
+
+
+def _both_scalings(settings: Settings) -> bool:
+    linear = settings.positive("rotary_seq_len_interpolation_factor", 1.0)
+    return settings.flag("use_rope_scaling", False) and linear != 1
 
 
 def _bases(settings: Settings) -> tuple[float | None, float, list[Unknown]]:
@@ -225,8 +253,8 @@ def _of_heads(
         result["scaling"] = _LLAMA3.read(settings, factor=factor)
         if not bridge and factor != 8:
             remarks.append(
-                f"rope_scaling_factor is {factor:g}, but pretrain_gpt does not pass it on: a model "
-                "that it trained was scaled by 8."
+                f"rope_scaling_factor is {factor:g}: megatron-core's GPTModel scales by it. "
+                "pretrain_gpt was not run: if it does not pass it on, the model was scaled by 8."
             )
     elif isinstance(settings["_target_"], str) and _SCALED_CLASS in settings["_target_"]:
         result["scaling"] = _LLAMA3_OF_NEMO.read(settings)
@@ -241,8 +269,12 @@ def _of_latent(settings: Settings, base: float, bridge: bool) -> tuple[dict[str,
     check_share(settings, "qk_pos_emb_head_dim", dim, HEAD_LIMIT)
     kind = settings.one_of("rope_type", ("rope", "yarn"), "yarn")
     factor = settings.positive("rotary_scaling_factor", 40.0 if bridge else 1.0)
+    share = settings.positive("rotary_percent", 1.0) if kind == "rope" else 1.0
+    if share > 1:
+        settings.wrong("rotary_percent", "a share of the head, at most 1", share)
     result: dict[str, Any] = {
         "head_dim": dim,
+        "rotary_dim": check_share(settings, "rotary_percent", int(dim * share), dim),
         "base": base,
         "pairing": "interleaved",
         "scaling": None,

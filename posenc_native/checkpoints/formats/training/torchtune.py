@@ -43,6 +43,7 @@ _BUILDERS: dict[str, tuple[str, float, float | None]] = {
     "qwen2_5": ("half", 1e6, None),
 }
 
+
 @lru_cache(maxsize=1)
 def builders() -> Mapping[str, Mapping[str, Any]]:
     """The sizes that builders of whole models have in their code, from torchtune.json."""
