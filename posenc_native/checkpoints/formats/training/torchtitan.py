@@ -1,7 +1,7 @@
 """Settings of torchtitan as JSON: flat model arguments, or the whole dump of a trainer.
 
-Source: torchtitan 0.2.2, models/*/model/args.py and model.py; 0.3.0 and commit b5bcd76,
-models/common/rope.py.
+A trainer's dump is checked against torchtitan 0.3.0, which is run (tests/engines_at_hand). The flat
+arguments of earlier releases are read as models/*/model/args.py of 0.2.2 has them; that was not run.
 """
 
 from __future__ import annotations
@@ -47,6 +47,16 @@ _GPT_OSS = yarn(
 )
 _YARN = yarn(Word("rope_factor", 1.0), _LENGTH, truncate=Word("truncate", True))
 _HALF = ("qwen3", "gpt_oss")
+# Models of a trainer's dump that were run: their pairing, and YaRN's weight of the softmax scale (a
+# number, the entry of the attention that has it, or None: YaRN leaves the softmax scale as it is).
+_RUN: dict[str, tuple[str, str | float | None]] = {
+    "llama3": ("interleaved", None),
+    "muse_glimmer": ("interleaved", None),
+    "qwen3": ("half", None),
+    "gpt_oss": ("half", 1.0),
+    "deepseek_v3": ("interleaved", "mscale"),
+    "kimi_k2_5": ("interleaved", "mscale"),
+}
 _OWN = {"rope_scaling_args", "every_n_layers_nope", "depth_init", "use_flex_attn", "rope_factor",
         "ntk_alpha", "original_seq_len", "qk_norm"}  # fmt: skip
 
@@ -96,7 +106,7 @@ def _of_arguments(settings: Settings, source: str) -> Description:
         source=source,
         format=TITLE,
         engine="torchtitan",
-        ground=Ground("unknown", "torchtitan", why="torchtitan was not run"),
+        ground=Ground("unknown", "torchtitan", why="torchtitan before 0.3 was not run"),
         model_type=name,
         groups=groups,
         layer_count=layers,
@@ -127,7 +137,7 @@ _BASES = {"qwen3": 1e6, "gpt_oss": 150000.0}
 def _llama3(settings: Settings) -> _Scaling:
     remarks = []
     if "rope_scaling_args" not in settings:
-        remarks.append("torchtitan 0.2 scales every Llama 3; earlier releases did not.")
+        remarks.append("rope_scaling_args is absent: read as Llama 3.1's scaling.")
     return _LLAMA.read(settings.inner("rope_scaling_args")), 1.0, 1.0, remarks
 
 
@@ -175,7 +185,7 @@ def _of_trainer(entries: Mapping[str, Any], source: str, function: str) -> Descr
     def of_layer(i: int) -> tuple[None, dict[str, Any] | None, float]:
         attention = parts[i]
         rope = attention.inner("rope")
-        if not rope.entries:
+        if not rope.entries or not attention.flag("use_rope", True):
             return None, None, 1.0
         lengths.append(rope.length("max_context_length", "max_seq_len"))
         return None, *_of_rope(rope, attention, name)
@@ -187,7 +197,7 @@ def _of_trainer(entries: Mapping[str, Any], source: str, function: str) -> Descr
         source=source,
         format=TITLE,
         engine="torchtitan",
-        ground=Ground("unknown", "torchtitan", why="torchtitan was not run"),
+        ground=_ground(name, parts),
         model_type=name,
         groups=groups,
         layer_count=len(parts),
@@ -199,9 +209,27 @@ def _of_trainer(entries: Mapping[str, Any], source: str, function: str) -> Descr
     )
 
 
+def _ground(name: str, parts: list[Settings]) -> Ground:
+    if name not in _RUN:
+        return Ground("unknown", "torchtitan", why=f"torchtitan's model {name} was not run")
+    others = {
+        "max_context_length": any("max_context_length" in part.inner("rope") for part in parts),
+        "mscale": _RUN[name][1] != "mscale" and any("mscale" in part for part in parts),
+    }
+    for entry in (entry for entry, present in others.items() if present):
+        why = f"{name} of torchtitan 0.3.0 has no {entry}, and no other release was run"
+        return Ground("unknown", "torchtitan", why=why)
+    return Ground("run", "torchtitan", "0.3.0")
+
+
 def _of_rope(rope: Settings, attention: Settings, name: str) -> tuple[dict[str, Any], float]:
-    head_dim = check_share(rope, "dim", rope.heads("dim"), rope.heads("dim"))
-    kind = rope.one_of("scaling", ("none", "llama", "yarn"), "none")
+    rotary_dim = rope.heads("dim")
+    head_dim = attention.heads("head_dim") if "rotary_dim" in attention else rotary_dim
+    check_share(rope, "dim", rotary_dim, head_dim)
+    half = any(name.startswith(prefix) for prefix in (*_HALF, "qwen"))
+    pairing, weight = _RUN.get(name, ("half" if half else "interleaved", "mscale"))
+    kinds = ("none", "yarn") if pairing == "half" else ("none", "llama", "yarn")
+    kind = rope.one_of("scaling", kinds, "none")
     scaling: dict[str, Any] | None = None
     correction = 1.0
     if kind == "llama":
@@ -209,18 +237,20 @@ def _of_rope(rope: Settings, attention: Settings, name: str) -> tuple[dict[str, 
     factor = rope.positive("rope_factor", 1.0)
     if kind == "yarn" and factor > 1:
         scaling = _YARN.read(rope)
-        correction = yarn_scale(factor, attention.weight("mscale", 1.0)) ** 2
-    half = any(name.startswith(prefix) for prefix in (*_HALF, "qwen"))
+        if isinstance(weight, str):
+            weight = attention.weight(weight, 1.0)
+        correction = 1.0 if weight is None else yarn_scale(factor, weight) ** 2
     arguments: dict[str, Any] = {
         "head_dim": head_dim,
+        "rotary_dim": rotary_dim,
         "base": rope.positive("theta", 10000.0),
-        "pairing": "half" if half else "interleaved",
+        "pairing": pairing,
         "scaling": scaling,
         "scale": 1.0,
     }
     section = [int(pairs) for pairs in rope.numbers("mrope_section", 4)]
     if section:
-        arguments["axis_map"] = mrope_axis_map(section, order="interleaved", pairs=head_dim // 2)
+        arguments["axis_map"] = mrope_axis_map(section, order="interleaved", pairs=rotary_dim // 2)
     return arguments, correction
 
 
