@@ -422,6 +422,13 @@ def test_megatron_concentration_factor(factor: float) -> None:
 WRONG: dict[str, tuple[Any, str]] = {
     "Megatron, learned": ({**MEGATRON, "position_embedding_type": "learned_absolute"},
                           "position_embedding_type"),
+    "Megatron, YaRN of neighbors": ({**MEGATRON, "position_embedding_type": "yarn",
+                                     "rotary_interleaved": True}, "rotary_interleaved"),
+    "torchtitan, Llama's scaling of halves": (
+        {"model_spec": {"name": "qwen3", "model": {"layers": [
+            {"attention": {"rope": {"dim": 64, "scaling": "llama"}}}]}}}, "scaling"),
+    "Mistral, a foreign entry": (
+        {**MISTRAL_YARN, "yarn": {**MISTRAL_YARN["yarn"], "mscale": 1.0}}, "yarn"),
     "Megatron, a wide share": ({**MEGATRON, "rotary_percent": 1.5}, "rotary_percent"),
     "Megatron, other layers": ({**MEGATRON, "no_rope_freq": [0, 1]}, "no_rope_freq"),
     "Megatron, a call": ({**MEGATRON, "no_rope_freq": "__import__('os').getcwd()"},

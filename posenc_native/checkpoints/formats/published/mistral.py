@@ -1,7 +1,7 @@
-"""Mistral's params.json, in its own words, as vLLM and mistral-inference read it.
+"""Mistral's params.json, in its own words, as vLLM reads it.
 
-Source: mistral-inference 1.6.0, args.py and transformer.py; vLLM 0.33,
-transformers_utils/configs/mistral.py; transformers, convert_ministral3_weights_to_hf.py.
+vLLM is run with such files (tests/engines_at_hand), except for experts, latent attention, and
+models that also see or hear.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ _YARN = yarn(
 )
 _OWN = {"sliding_window", "_sliding_window", "yarn", "llama_4_scaling", "vision_encoder",
         "multimodal", "moe", "q_lora_rank", "max_position_embeddings"}  # fmt: skip
+# Parts of a model with which vLLM was not run.
+_NOT_RUN = ("moe", "q_lora_rank", "qk_nope_head_dim", "vision_encoder", "multimodal")
 
 
 def _claims(entries: Mapping[str, Any]) -> bool:
@@ -59,7 +61,7 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
     base, unknown = settings.base(
         "rope_theta",
         10000.0,
-        "vLLM defaults to 10,000, as Mistral 7B v0.1 was trained; mistral-inference to 1,000,000",
+        "vLLM defaults to 10,000",
     )
     scaling, scale, correction, remarks = _yarn(settings, latent)
     rotation: dict[str, Any] = {
@@ -83,7 +85,7 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
         source=source,
         format=TITLE,
         engine="vLLM",
-        ground=Ground("unknown", "vLLM", why="vLLM was not run with params.json"),
+        ground=_ground(settings, latent),
         model_type="mistral",
         groups=(group,),
         layer_count=layers,
@@ -97,6 +99,16 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
     )
 
 
+def _ground(settings: Settings, latent: bool) -> Ground:
+    others = [key for key in _NOT_RUN if settings[key] is not None]
+    if latent or others:
+        what = "latent attention" if latent else others[0]
+        return Ground("unknown", "vLLM", why=f"vLLM was not run with a params.json with {what}")
+    if settings.inner("yarn").entries and "rope_theta" not in settings:
+        return Ground("unknown", "vLLM", why="vLLM 0.32.0 refuses yarn without rope_theta")
+    return Ground("run", "vLLM", "0.32.0")
+
+
 def _yarn(
     settings: Settings, latent: bool
 ) -> tuple[dict[str, Any] | None, float | None, float, list[str]]:
@@ -104,6 +116,9 @@ def _yarn(
     block = settings.inner("yarn")
     if not block.entries:
         return None, None, 1.0, []
+    known = {*(word.key for word in _YARN.words.values()), "apply_scale"}
+    for key in (key for key in block.entries if key not in known):
+        settings.wrong("yarn", f"only the entries {', '.join(sorted(known))}", repr(str(key)[:64]))
     scaling = _YARN.read(block)
     applied = block.flag("apply_scale", True)
     grown = yarn_scale(scaling["factor"])
@@ -114,8 +129,7 @@ def _yarn(
     remarks = []
     if "apply_scale" not in block:
         remarks.append(
-            f"yarn has no apply_scale: vLLM then multiplies cosines and sines by {grown:.4g}, "
-            "Hugging Face's converter and SGLang do not."
+            f"yarn has no apply_scale: vLLM then multiplies cosines and sines by {grown:.4g}."
         )
     return scaling, grown, 1.0, remarks
 

@@ -1,7 +1,7 @@
 """Settings of torchtitan as JSON: flat model arguments, or the whole dump of a trainer.
 
 A trainer's dump is checked against torchtitan 0.3.0, which is run (tests/engines_at_hand). The flat
-arguments of earlier releases are read as models/*/model/args.py of 0.2.2 has them; that was not run.
+arguments of earlier releases are read as models/*/model/args.py of 0.2.2, which was not run.
 """
 
 from __future__ import annotations
@@ -228,7 +228,8 @@ def _of_rope(rope: Settings, attention: Settings, name: str) -> tuple[dict[str, 
     check_share(rope, "dim", rotary_dim, head_dim)
     half = any(name.startswith(prefix) for prefix in (*_HALF, "qwen"))
     pairing, weight = _RUN.get(name, ("half" if half else "interleaved", "mscale"))
-    kinds = ("none", "yarn") if pairing == "half" else ("none", "llama", "yarn")
+    refuses_llama = name in _RUN and pairing == "half"
+    kinds = ("none", "yarn") if refuses_llama else ("none", "llama", "yarn")
     kind = rope.one_of("scaling", kinds, "none")
     scaling: dict[str, Any] | None = None
     correction = 1.0
