@@ -15,6 +15,8 @@ def configurations() -> dict[str, Any]:
         "another base": {**_SMALL, "rope_theta": 10000.0},
         "scaled": {**_SMALL, "rope_theta": 500000.0, "use_scaled_rope": True},
         "scaled, another base": {**_SMALL, "rope_theta": 20000.0, "use_scaled_rope": True},
+        "no base": _SMALL,
+        "no base, scaled": {**_SMALL, "use_scaled_rope": True},
         "not scaled": {**_SMALL, "rope_theta": 500000.0, "use_scaled_rope": False},
         "wide heads": {**_SMALL, "dim": 128, "rope_theta": 500000.0, "use_scaled_rope": True},
         "four layers": {**_SMALL, "n_layers": 4, "rope_theta": 500000.0},

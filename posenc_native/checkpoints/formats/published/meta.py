@@ -75,13 +75,18 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
     }
     skipped = [every > 0 and (i + 1) % every == 0 for i in range(layers)]
     groups = grouped_except(settings, "nope_layer_interval", skipped, rotation, 1.0)
+    why = (
+        "Meta's code of Llama 4 was not run"
+        if llama4
+        else "Llama 2's code was not run; Llama 3's, llama-models 0.3.0, takes the base 500,000"
+    )
     return Description(
         source=source,
         format=TITLE,
         engine="Meta's code",
         ground=(
-            Ground("unknown", "Meta's code", why="Meta's code was not run with such a file")
-            if llama4 or "rope_theta" not in settings
+            Ground("unknown", "Meta's code", why=why)
+            if llama4 or not (scaled or "rope_theta" in settings)
             else Ground("run", "llama-models", "0.3.0")
         ),
         model_type="llama4" if llama4 else "llama",
