@@ -12,6 +12,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -92,7 +94,11 @@ def _environment(engine: str) -> Path:
     stamp, python = folder / "requirements.txt", folder / "bin" / "python"
     if stamp.exists() and stamp.read_text() == requirements:
         return python
-    subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+    named = re.match(r"# (python3\.\d+)\n", requirements)  # where this Python is too old
+    interpreter = shutil.which(named[1]) if named else sys.executable
+    if interpreter is None:
+        sys.exit(f"{engine} needs {named and named[1]}, which is not on the path")
+    subprocess.run([interpreter, "-m", "venv", "--clear", str(folder)], check=True)
     install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*install, "-r", str(wanted)], check=True)
     if alone.exists():
