@@ -107,7 +107,11 @@ def _was_run(model: Configuration) -> bool:
     facts, parameters = model.facts, model.rotary_parameters
     if facts.scalings and named_rope_type(parameters) not in ("default", *facts.scalings):
         return False
-    flat = bool(parameters) and not by_layer_type(parameters)
+    nested = by_layer_type(parameters)
+    shared = {*parameters} - {*nested, "rope_type"}
+    if nested and any(parameters[key] is not None for key in shared):
+        return False  # some classes refuse parameters beside those of layer types
+    flat = bool(parameters) and not nested
     flat = flat or "partial_rotary_factor" in model.fields
     if flat and (facts.flat_unknown or any(key not in parameters for key in facts.needs)):
         return False
