@@ -6,6 +6,7 @@ heads, on the cosines and sines that the layer has given it.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import re
 import sys
@@ -32,7 +33,7 @@ _LINEAR = re.compile(r"Linear|Lightning|Delta|Mamba|SSM|Conv|Recurrent|Rwkv", re
 
 def rotations(configuration: Mapping[str, Any]) -> list[tuple[int, Any]]:
     """The rotation of every attention layer of the language model."""
-    raw = dict(configuration)
+    raw = copy.deepcopy(dict(configuration))  # classes write into it
     kind = transformers.CONFIG_MAPPING[raw["model_type"]]
     config = kind.from_dict(raw)
     config._attn_implementation = "eager"

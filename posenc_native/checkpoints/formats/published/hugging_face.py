@@ -112,6 +112,8 @@ def _was_run(model: Configuration) -> bool:
     if nested and any(parameters[key] is not None for key in shared):
         return False  # some classes refuse parameters beside those of layer types
     flat = bool(parameters) and not nested
+    if flat and facts.flat and model.parameters_key == "rope_parameters":
+        return False  # such classes overlook them there, or not
     flat = flat or "partial_rotary_factor" in model.fields
     if flat and (facts.flat_unknown or any(key not in parameters for key in facts.needs)):
         return False
