@@ -27,7 +27,7 @@ from posenc_native.core.frequencies.scaling import (
 
 from .entries import HEAD_LIMIT, KIND_LIMIT, SIZES, named_rope_type
 from .facts import facts_of, vision_models
-from .fields import BASES, HEAD_WIDTHS, HEADS, WIDTHS, by_layer_type, first_value
+from .fields import BASES, HEAD_WIDTHS, HEADS, LOCAL_BASES, WIDTHS, by_layer_type, first_value
 from .layers import ConfigLayers, has_attention
 
 # Entries that may describe a rotary encoding.
@@ -294,7 +294,7 @@ class Configuration(ConfigLayers):
         for key, value in by_type.items():
             if value is None or (not parameters and defaults.get(key, {}) is None):
                 continue
-            own = self.fields.get(flat[key]["base"] or "") if key in flat else base
+            own = self._base_named(flat[key]["base"]) if key in flat else base
             entry = {
                 **(_beside_scaling(defaults.get(key)) if parameters else defaults.get(key, {}))
             }
@@ -302,6 +302,12 @@ class Configuration(ConfigLayers):
                 entry["rope_theta"] = own
             result[key] = {**entry, **_stated(value)}
         return result
+
+    def _base_named(self, name: str | None) -> Any:
+        """The base in this entry; an unknown model may have another name for it."""
+        alike = () if self.is_known else (BASES, LOCAL_BASES)
+        names = next((names for names in alike if name in names), (name or "",))
+        return first_value(self.fields, *names)
 
     def _flat(self) -> Mapping[str, Mapping[str, Any]]:
         """The meaning of a flat rope_scaling if layers differ: the fact of this name."""

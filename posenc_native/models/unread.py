@@ -9,8 +9,9 @@ are indeed not read here (tests/models/test_unread.py).
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import chain, islice
+from typing import Any, NamedTuple
 
 from posenc_native.core.calls.arguments import wrong_value
 from posenc_native.core.frequencies.scaling import KEYS_OF_EVERY_TYPE, ROTARY_SCALINGS
@@ -31,6 +32,8 @@ _ELSEWHERE = {
     "rotary_embedding_base", "memory_attention_rope_feat_sizes", "memory_attention_rope_k_sizes",
     "memory_attention_rope_dropout",
 }  # fmt: skip
+# The values with which an entry changes nothing.
+_NEUTRAL = {"rotary_emb_fraction": 1, "rotary_emb_interleaved": False, "rope_ratio": 1}
 _MOST = 32  # of them are listed: a file of 16 MiB could have a million
 
 
@@ -41,32 +44,41 @@ class UnreadEntry(NamedTuple):
         place: its place, such as ``config['rope_scaling']['beta_fst']``.
         near: the entry that it may be meant for; "" if none is similar.
         why: the reason, if it is known; otherwise "".
+        value: its value.
     """
 
     place: str
     near: str = ""
     why: str = ""
+    value: Any = None
 
     def __str__(self) -> str:
         more = f"did you mean {self.near}?" if self.near else self.why
         return f"{self.place}: {more}" if more else self.place
 
+    @property
+    def key(self) -> str:
+        """Its name, without its place."""
+        return self.place.rpartition("['")[2].removesuffix("']")
+
+    @property
+    def may_matter(self) -> bool:
+        """False for entries and values that leave the rotation as it is."""
+        if self.key in _ELSEWHERE or self.value is None:
+            return False
+        return not isinstance(self.value, (int, float)) or self.value != _NEUTRAL.get(self.key)
+
 
 def unread_entries(model: Configuration) -> tuple[UnreadEntry, ...]:
     """The unread entries, at most 32, in the order of the configuration."""
-    unread: list[UnreadEntry] = []
-    for entry in (*_at_the_top(model), *_parameters(model)):
-        if len(unread) == _MOST:
-            break
-        unread.append(entry)
-    return tuple(unread)
+    return tuple(islice(chain(_at_the_top(model), _parameters(model)), _MOST))
 
 
 def refuse_unread(model: Configuration, ignore: Collection[str]) -> None:
     """ValueError for an entry about the rotation that is not read, unless it is to be ignored."""
     for entry in unread_entries(model):
-        key = entry.place.rpartition("['")[2].removesuffix("']")
-        if key in ignore or key in _ELSEWHERE:
+        key = entry.key
+        if key in ignore or not entry.may_matter:
             continue
         got = f"one that is not: {entry.why}" if entry.why else "one that is not"
         hint = f"if it does not matter, write ignore=[{key!r}]"
@@ -88,30 +100,53 @@ def _at_the_top(model: Configuration) -> Iterator[UnreadEntry]:
             near = _nearest(key, known)
         elif not near:
             continue
-        yield UnreadEntry(f"config[{key!r}]", near)
+        yield UnreadEntry(f"config[{key!r}]", near, value=model.fields[key])
     given = {key: model.fields.get(key) for key in ("rope_parameters", "rope_scaling")}
     for key, value in given.items():
         if not value or key == model.parameters_key or value == given.get(model.parameters_key):
             continue
         read = model.parameters_key
         why = f"{read} overrides it" if read else _OF_THE_CLASS.format(model.model_type)
-        yield UnreadEntry(f"config[{key!r}]", why=why)
+        yield UnreadEntry(f"config[{key!r}]", why=why, value=value)
     yield from _beside_parameters(model)
 
 
 def _beside_parameters(model: Configuration) -> Iterator[UnreadEntry]:
     """A base and a share of the head that the class of the model does not read."""
-    inside = [model.rotary_parameters, *by_layer_type(model.rotary_parameters).values()]
+    nested = by_layer_type(model.rotary_parameters)
+    inside = list(nested.values()) or [model.rotary_parameters]
+    stated = [entry.get("rope_theta") for entry in inside]
     local = [rule["base"] for rule in model.facts.flat.values()]
-    for key in (*BASES, *LOCAL_BASES):
-        value = model.fields.get(key)
-        if value is None or key in local or (key in LOCAL_BASES and not model.is_known):
-            continue
-        if key not in model.bases_read:
-            yield UnreadEntry(f"config[{key!r}]", why=_OF_THE_CLASS.format(model.model_type))
-        elif len(inside) == 1 and inside[0].get("rope_theta") not in (None, value):
-            why = f"{model.parameters_key} has another, which is read"
-            yield UnreadEntry(f"config[{key!r}]", why=why)
+    for names in (BASES, LOCAL_BASES):
+        given = {key: model.fields[key] for key in names if model.fields.get(key) is not None}
+        read = [key for key in given if key in local or _is_base(model, key)]
+        first = next((key for key in read if key in local), next(iter(read), ""))
+        for key, value in given.items():
+            why = ""
+            if key not in read:
+                default = (model.facts.defaults or {}).get("rope_theta")
+                if value != default or stated != [None]:
+                    why = _OF_THE_CLASS.format(model.model_type)
+            elif nested or (key not in local and names is BASES and None not in stated):
+                if value not in stated and None not in stated:
+                    others = (
+                        "has another, which is" if len(stated) == 1 else "has others, which are"
+                    )
+                    why = f"{model.parameters_key} {others} read"
+            elif key not in local and value != given[first]:
+                why = f"{first} is another, which is read"
+            if why:
+                yield UnreadEntry(f"config[{key!r}]", why=why, value=value)
+    yield from _shares(model, inside)
+
+
+def _is_base(model: Configuration, key: str) -> bool:
+    """Whether the class of the model looks for a base there; of an unknown model, a local one."""
+    return key in model.bases_read or (key in LOCAL_BASES and not model.is_known)
+
+
+def _shares(model: Configuration, inside: Iterable[Mapping[str, Any]]) -> Iterator[UnreadEntry]:
+    """The share of the head, if the class of the model has its own."""
     if model.facts.whole_share:
         key = "partial_rotary_factor"
         places = {f"config[{key!r}]": model.fields.get(key)}
@@ -120,7 +155,7 @@ def _beside_parameters(model: Configuration) -> Iterator[UnreadEntry]:
         for place, value in places.items():
             if value not in (None, 1):
                 why = f"{_OF_THE_CLASS.format(model.model_type)}: it rotates the whole head"
-                yield UnreadEntry(place, why=why)
+                yield UnreadEntry(place, why=why, value=value)
 
 
 def _parameters(model: Configuration) -> Iterator[UnreadEntry]:
@@ -140,15 +175,16 @@ def _parameters(model: Configuration) -> Iterator[UnreadEntry]:
                 continue  # for a factor alone, explain has a better warning
             here = f"{place}[{key!r}]"
             if key in PARAMETERS:
-                yield UnreadEntry(here, why=f"rope_type {rope_type} has no such parameter")
+                why = f"rope_type {rope_type} has no such parameter"
+                yield UnreadEntry(here, why=why, value=entry[key])
             else:
-                yield UnreadEntry(
-                    here, _nearest(key, [known for known in read if known not in entry])
-                )
+                near = _nearest(key, [known for known in read if known not in entry])
+                yield UnreadEntry(here, near, value=entry[key])
     if nested:
         for key in parameters:
             if key not in nested and key != "rope_type" and parameters[key] is not None:
-                yield UnreadEntry(f"config[{name!r}][{key!r}]", why="layer types have their own")
+                why, value = "layer types have their own", parameters[key]
+                yield UnreadEntry(f"config[{name!r}][{key!r}]", why=why, value=value)
 
 
 def _nearest(key: str, known: Iterable[str]) -> str:

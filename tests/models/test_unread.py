@@ -60,6 +60,66 @@ def test_what_is_not_read_is_named(config, said):
     assert Rotary.from_config(config, ignore=[key]) == found.layers[0].rotary
 
 
+OURS = {"model_type": "ours", "head_dim": 64, "num_hidden_layers": 2, "rope_theta": 1e4}
+WINDOWS = {**OURS, "sliding_window": 8, "sliding_window_pattern": 2}
+GEMMA = {
+    "model_type": "gemma3_text", "head_dim": 64, "num_hidden_layers": 2,
+    "rope_parameters": {
+        "full_attention": {"rope_type": "default", "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "key", "said"),
+    [
+        ({**OURS, "rotary_emb_base": 1e6}, "rotary_emb_base", "rope_theta is another, which is"),
+        ({**OURS, "global_rope_theta": 1e6}, "global_rope_theta",
+         "rope_theta is another, which is"),
+        ({**WINDOWS, "rope_local_base_freq": 5e3, "local_rope_theta": 6e3}, "local_rope_theta",
+         "rope_local_base_freq is another, which is"),
+        ({**GEMMA, "rope_theta": 5e5}, "rope_theta", "rope_parameters has others, which are"),
+        ({**GEMMA, "rope_local_base_freq": 5e3}, "rope_local_base_freq",
+         "rope_parameters has others, which are"),
+        ({"model_type": "modernbert", "head_dim": 64, "num_hidden_layers": 6, "rope_theta": 1e4,
+          "global_rope_theta": 1e5, "local_rope_theta": 5e3}, "rope_theta",
+         "global_rope_theta is another, which is"),
+    ],
+)  # fmt: skip
+def test_of_two_bases_the_overlooked_base_is_named(config, key, said):
+    """Older tests have two bases only as an entry beside flat parameters."""
+    assert [str(entry) for entry in explain(config).unread] == [f"config['{key}']: {said} read"]
+    for layer in (0, 1):
+        with pytest.raises(ValueError, match=rf"an entry that is read.*ignore=\['{key}'\]"):
+            Rotary.from_config(config, layer=layer)
+        alone = {name: value for name, value in config.items() if name != key}
+        expected = Rotary.from_config(alone, layer=layer)
+        assert Rotary.from_config(config, layer=layer, ignore=[key]) == expected
+
+
+@pytest.mark.parametrize("name", ["rope_local_base_freq", "local_rope_theta"])
+@pytest.mark.parametrize("wide", ["rope_theta", "global_rope_theta", "rotary_emb_base"])
+def test_an_unknown_model_may_name_its_bases_in_any_way(name, wide):
+    """A local_rope_theta was read as 10,000 if the model type is unknown."""
+    config = {key: value for key, value in WINDOWS.items() if key != "rope_theta"}
+    found = explain({**config, wide: 1e6, name: 5e3})
+    bases = {group.layer_type: group.rotary.base for group in found.layers}
+    assert bases == {"sliding_attention": 5e3, "full_attention": 1e6}
+    assert not found.unread
+
+
+@pytest.mark.parametrize("value", ["1e4", {}, [1e4], True])
+@pytest.mark.parametrize("model_type", ["beam", "llama", "gemma3_text"])
+@pytest.mark.parametrize("function", [explain, Rotary.from_config])
+def test_a_local_base_that_is_no_number(value, model_type, function):
+    config = {**LLAMA, "model_type": model_type, "rope_local_base_freq": value}
+    with pytest.raises(
+        TypeError, match=r"config\['rope_local_base_freq'\]: expected a real number"
+    ):
+        function(config)
+
+
 def test_parameters_of_layer_types():
     types = {name: {**LINEAR, "rope_theta": 1e4, "facter": 2.0} for name in ("full_attention",)}
     config = {**LLAMA, "layer_types": ["full_attention"] * 2, "rope_parameters": types}

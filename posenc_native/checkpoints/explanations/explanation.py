@@ -99,7 +99,10 @@ class Explanation(Document):
             "nope_layers": list(self.nope_layers),
             "unknown": [vars(unknown) for unknown in about.unknown],
             "warnings": list(self.warnings),
-            "unread": [entry._asdict() for entry in self.unread],
+            "unread": [
+                {"place": entry.place, "near": entry.near, "why": entry.why}
+                for entry in self.unread
+            ],
             "permuted_by": about.permuted_by,
         }
 
