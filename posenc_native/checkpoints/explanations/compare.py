@@ -41,6 +41,7 @@ from .matching import Match, Matching, numbered
 from .words import layer_numbers, number
 
 _MOST_POSITIONS = 1 << 10  # in a call
+_MOST_CHARACTERS = 64  # of the value of an unread entry
 
 
 def compare(
@@ -76,9 +77,10 @@ def compare(
         show that the weights were permuted. Each of its ``differences`` has a field: "pairing",
         "base", "scaling", "scale" (the attention factor), "softmax_correction", "head_dim",
         "rotary_dim", "rotary_start", "axis_map", "inv_freq" (frequencies that no base and scaling
-        explain), "layer_count", "layer_types", "nope_layers" or "query_scale" (llama_4_scaling_beta
-        of two Hugging Face files). ``errors`` say how far apart cosines, sines and scores are, and
-        from which position on bfloat16 shows it. ``print(compare(a, b))`` shows all of it.
+        explain), "layer_count", "layer_types", "nope_layers", "query_scale" (llama_4_scaling_beta
+        of two Hugging Face files) or "unread" (an entry about the rotation that they have and that
+        is not read). ``errors`` say how far apart cosines, sines and scores are, and from which
+        position on bfloat16 shows it. ``print(compare(a, b))`` shows all of it.
 
     Numbers that float32 cannot tell apart count as equal. If a file leaves a value out, its
     engine's default is compared. A value without a default is not compared; ``notes`` lists it.
@@ -230,13 +232,28 @@ class _Pair:
     def differences(self) -> list[Difference]:
         """All differences, those of layers first."""
         of_matches = (difference for match in self.matches for difference in self._of(match))
-        return [*self._layer_differences(), *of_matches, *self._query_scale()]
+        of_entries = (*self._query_scale(), *self._unread())
+        return [*self._layer_differences(), *of_matches, *of_entries]
 
     def _query_scale(self) -> Iterator[Difference]:
         """A difference of llama_4_scaling_beta, which only Hugging Face's files have."""
         betas = [side.query_scale for side in self.both if side.entries]
         if len(betas) == 2 and betas[0] != betas[1]:
             yield self._difference("query_scale", betas)
+
+    def _unread(self) -> Iterator[Difference]:
+        """Entries of two Hugging Face files that nothing reads, and that differ."""
+        if not all(side.entries for side in self.both):
+            return
+        both = [{_as_read(e.place): e for e in side.unread if e.may_matter and not e.why}
+                for side in self.both]  # fmt: skip
+        for place in dict.fromkeys((*both[0], *both[1])):
+            entries = [side.get(place) for side in both]
+            values = [None if entry is None else entry.value for entry in entries]
+            if values[0] != values[1]:
+                named = next(entry.place for entry in entries if entry is not None)
+                words = ["none" if v is None else f"{named} = {_short(v)}" for v in values]
+                yield self._difference("unread", values, comment=_UNREAD, words=words)
 
     def _of(self, match: Match) -> Iterator[Difference]:
         both = match.rotating
@@ -461,12 +478,23 @@ _EXPECTED = (
 )
 _CHECKED = ", or check the weights with --weights"
 _NOT_CHECKED = "; weights in the {} file cannot be checked"
+_UNREAD = "It is not read here, so it may change the rotation or not."
 _SCALE = "Cosines and sines are multiplied by it, so scores grow by its square."
 
 
 def _has_unknown_length(group: LayerGroup) -> bool:
     """Whether frequencies depend on the length, but not from which length on."""
     return depends_on_length(group.arguments) and trained_length(group.arguments) is None
+
+
+def _as_read(place: str) -> str:
+    """The place of an entry, under either name of the rotary parameters."""
+    return place.replace("config['rope_parameters']", "config['rope_scaling']")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _MOST_CHARACTERS else f"a value of {len(text)} characters"
 
 
 def _scalings(first: Rotary, second: Rotary) -> list[dict[str, Any] | None]:

@@ -44,6 +44,7 @@ NAMES = {
     "scale": "attention factor",
     "softmax_correction": "softmax correction",
     "query_scale": "scaling of queries by position",
+    "unread": "entry that is not read",
     "axis_map": "position axes",
     "inv_freq": "frequencies",
 }

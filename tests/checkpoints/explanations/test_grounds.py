@@ -64,3 +64,31 @@ def test_a_scaling_of_queries_is_compared():
     assert [difference.field for difference in pn.compare(one, other).differences] == [
         "query_scale"
     ]
+
+
+UNREAD = {"rope_ratio": 50}
+MISSPELT = {"rope_scaling": {"rope_type": "linear", "factor": 4.0, "facter": 2.0}}
+LINEAR = {"rope_scaling": {"rope_type": "linear", "factor": 4.0}}
+RENAMED = {"rope_parameters": {**MISSPELT["rope_scaling"], "rope_theta": 1e4}}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "said"),
+    [
+        (UNREAD, {"rope_ratio": 40}, "config['rope_ratio'] = 50 against config['rope_ratio'] = 40"),
+        (UNREAD, {}, "config['rope_ratio'] = 50 against none"),
+        (MISSPELT, LINEAR, "config['rope_scaling']['facter'] = 2.0 against none"),
+        ({}, {"yarn_map": [1] * 99}, "none against config['yarn_map'] = a value of 297 characters"),
+        (UNREAD, UNREAD, ""),
+        (MISSPELT, RENAMED, ""),
+        ({"rope_ratio": 1, "yarn_map": None}, {}, ""),  # these values change nothing
+        ({"attn_rotary_emb": 64}, {"attn_rotary_emb": 32}, ""),
+        ({"partial_rotary_factor": 0.5}, {}, ""),  # its class was seen not to read it
+    ],
+)
+def test_entries_that_nothing_reads_are_compared(one, other, said):
+    """Older tests compare files that were read in full."""
+    found = pn.compare({**LLAMA, **one}, {**LLAMA, **other})
+    assert found.verdict == ("different" if said else "alike")
+    assert [difference.field for difference in found.differences] == ["unread"] * bool(said)
+    assert said in " ".join(str(found).split())
