@@ -10,14 +10,16 @@ import argparse
 import contextlib
 import inspect
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from posenc_native.core.calls.arguments import SINUSOIDAL_LAYOUTS, WIDTH_LIMIT
 from posenc_native.core.calls.errors import fault_of, names_like
 from posenc_native.encodings.rotary.rotary import Rotary
 from posenc_native.encodings.sinusoids.spec import SinusoidalSpec
+from posenc_native.models.files import unique_names
 
 from .kinds import Kind, at_least_one, number, reading, whole_number
 from .parser import (
@@ -37,6 +39,8 @@ KINDS: Mapping[object, tuple[str, ...]] = {
     SinusoidalSpec | Rotary: ("sinusoidal", "rotary"),
 }
 
+_IGNORE = re.compile(r"ignore=\['(.*)'\]$")  # as Python writes it
+
 # json.loads raises these: for text that is not JSON, thousands of digits, thousands of brackets.
 _NO_JSON = (ValueError, RecursionError)
 
@@ -46,8 +50,11 @@ def _pairing_name_or_size(text: str) -> str | int:
 
 
 def _json_object(text: str) -> Mapping[str, Any]:
+    def wrong(expected: str, got: str) -> NoReturn:
+        raise argparse.ArgumentTypeError(f"expected {expected}, got {got}")
+
     with contextlib.suppress(*_NO_JSON):
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=unique_names(wrong))
         if isinstance(value, dict):
             return value
     example = '\'{"rope_type": "yarn", "factor": 4}\''
@@ -116,7 +123,12 @@ _ROTARY = {
         "N",
         text="with --preset or --config: sequence length, for scalings that depend on it",
     ),
+    "ignore": Kind(
+        metavar="KEY",
+        text="with --config: an entry about the rotation that does not matter; may be repeated",
+    ),
 }
+_REPEATED = ("set", "ignore")
 _OF = {"sinusoidal": {**_BOTH, **_SINUSOIDAL}, "rotary": {**_BOTH, **_ROTARY}}
 # The sources of a rotary encoding; the signatures say which options go with each source.
 _SOURCES: dict[str, Callable[..., Rotary]] = {
@@ -171,7 +183,7 @@ def add_encoding(parser: CommandParser, *kinds: str, width: int | None = None) -
                 type=kind.read,
                 metavar=kind.metavar,
                 choices=kind.choices,
-                action="append" if name == "set" else "store",
+                action="append" if name in _REPEATED else "store",
                 help=kind.text + _default_in_help(name, kinds, width),
                 default=argparse.SUPPRESS,
                 required=name == "dim" and width is None,
@@ -271,4 +283,5 @@ def reading_config(path: Path) -> Iterator[None]:
         with reading(path):
             yield
     except (ValueError, TypeError) as error:
-        raise CommandError(f"{path}: {without_function(error)}") from None
+        said = _IGNORE.sub(r"--ignore \1", without_function(error))
+        raise CommandError(f"{path}: {said}") from None

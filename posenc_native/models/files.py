@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from posenc_native.core.calls import arguments
@@ -70,17 +71,9 @@ def read_configuration(path: str | os.PathLike[str], function: str) -> dict[str,
     if content.startswith(_BYTE_ORDERS):
         wrong("UTF-8 text", "UTF-16 or UTF-32, by its byte order mark")
 
-    def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        entries = dict(pairs)
-        if len(entries) < len(pairs):
-            for key, value in pairs:
-                if value != entries[key]:
-                    wrong("each name once", f"{key!r} twice, with different values")
-        return entries
-
     levels = f"JSON of at most {MOST_LEVELS} levels"
     try:
-        entries = json.loads(content.decode("utf-8-sig"), object_pairs_hook=mapping)
+        entries = json.loads(content.decode("utf-8-sig"), object_pairs_hook=unique_names(wrong))
     except UnicodeDecodeError as error:
         wrong("UTF-8 text", f"{error.reason} at {error.start}")
     except RecursionError:
@@ -98,6 +91,22 @@ def read_configuration(path: str | os.PathLike[str], function: str) -> dict[str,
         got = _KINDS.get(type(entries), "a number")
         arguments.wrong_type(function, "config", "a JSON object, {...}", got)
     return entries
+
+
+def unique_names(
+    wrong: Callable[[str, str], NoReturn],
+) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
+    """For JSON's object_pairs_hook: `wrong` is called for a name with two values."""
+
+    def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        entries = dict(pairs)
+        if len(entries) < len(pairs):
+            for key, value in pairs:
+                if value != entries[key]:
+                    wrong("each name once", f"{key!r} twice, with different values")
+        return entries
+
+    return mapping
 
 
 def _content(path: Path) -> bytes | None:

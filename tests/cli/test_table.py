@@ -187,3 +187,19 @@ def test_a_disk_that_is_full_midway_leaves_nothing(
     assert "cannot write " in said
     assert "too large" in said  # as the system says for this limit
     assert not list(tmp_path.iterdir())
+
+
+def test_an_entry_that_is_not_read_has_to_be_ignored(tmp_path: Path, capsys) -> None:
+    (tmp_path / "config.json").write_text('{"head_dim": 8, "rope_theta": 1e4, "rope_ratio": 5}')
+    table = ["table", "rotary", "--config", str(tmp_path), "--positions", "4"]
+    table += ["-o", str(tmp_path / "table.npz")]
+    said = refusal(table, 1, capsys)
+    assert "config['rope_ratio']" in said
+    assert said.rstrip().endswith("write --ignore rope_ratio")
+    assert cli.main([*table, "--ignore", "rope_ratio"]) == 0
+
+
+def test_a_name_twice_in_a_scaling(capsys) -> None:
+    twice = '{"rope_type": "linear", "factor": 2, "factor": 4}'
+    said = refusal(["table", "rotary", "--head-dim", "8", "--scaling", twice], 2, capsys)
+    assert "--scaling: expected each name once, got 'factor' twice" in said

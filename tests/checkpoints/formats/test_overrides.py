@@ -3,7 +3,9 @@
 tests/engines_at_hand has the records; here are kinds in other sizes, and what explain says.
 """
 
+import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -135,3 +137,23 @@ def test_models_that_were_not_run_are_unknown() -> None:
     found = served("vllm", {**FLAT, "model_type": "olmo2", "rope_theta": 1e4}, {})
     assert found.description.ground.kind == "unknown"
     assert "olmo2" in found.description.ground.why
+
+
+TWICE = '{"rope_theta": 1e6, "rope_theta": 2e6}'
+
+
+@pytest.mark.parametrize("key", ["overrides", "hf_overrides", "json_model_override_args"])
+@pytest.mark.parametrize("function", [pn.explain, lambda source: pn.compare(source, "llama-3.1")])
+def test_a_name_twice_in_overrides(key: str, function: Any, tmp_path: Path) -> None:
+    """The last value was taken in silence; older tests have the name twice in a file."""
+    model = {**FLAT, **NEW}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(model))
+    sources: dict[str, Any] = {
+        "overrides": f"{path}+{TWICE}",
+        "hf_overrides": {"model": model, "hf_overrides": TWICE},
+        "json_model_override_args": {"model_path": model, "json_model_override_args": TWICE},
+    }
+    with pytest.raises(ValueError, match=rf"{key}.*: expected each name once, got 'rope_theta'"):
+        function(sources[key])
+    assert pn.explain(f"{path}+{TWICE.replace('2e6', '1e6')}").layers[0].base == 1e6

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from typing import Any, NamedTuple, NoReturn
 
@@ -18,8 +18,9 @@ from posenc_native.checkpoints.formats.description import Description, Ground
 from posenc_native.checkpoints.formats.form import Format
 from posenc_native.checkpoints.formats.settings import Settings
 from posenc_native.core.calls.arguments import wrong_type, wrong_value
+from posenc_native.core.calls.errors import fault_of
 from posenc_native.models.config import LayerGroup
-from posenc_native.models.files import MOST_LEVELS, _is_deeper
+from posenc_native.models.files import MOST_LEVELS, _is_deeper, unique_names
 
 from .overrides import ROTARY, as_sglang, as_vllm, merged, text_part
 
@@ -111,10 +112,13 @@ def _object(settings: Settings, key: str) -> Mapping[str, Any]:
 
 
 def _json(text: str, function: str, name: str) -> dict[str, Any]:
+    wrong = partial(wrong_value, function, name)
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        wrong_value(function, name, "JSON", "invalid JSON")
+        value = json.loads(text, object_pairs_hook=unique_names(wrong))
+    except (ValueError, RecursionError) as error:
+        if fault_of(error) is not None:
+            raise
+        wrong("JSON", "invalid JSON")
     if _is_deeper(value, MOST_LEVELS):
         wrong_value(function, name, f"JSON of at most {MOST_LEVELS} levels", "more")
     if not isinstance(value, dict):
