@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from model_configurations import YARN
 
 from posenc_native import Rotary, explain
-from posenc_native.models.config import Configuration
-from posenc_native.models.unread import unread_entries
+from posenc_native.models.config import Configuration, rotary_arguments
+from posenc_native.models.unread import refuse_unread, unread_entries
 
 LLAMA = {"model_type": "llama", "head_dim": 64, "rope_theta": 1e4, "num_hidden_layers": 2,
          "max_position_embeddings": 131072}  # fmt: skip
@@ -159,17 +160,71 @@ NOT_OURS = {
 }  # fmt: skip
 
 
+def defaults(transformers):
+    """Every configuration class of transformers by its defaults, and the parts of it."""
+    for make in transformers.CONFIG_MAPPING.values():
+        try:
+            config = make()
+        except Exception:  # whatever a class of others does with no arguments
+            continue
+        parts = (part for part in vars(config).values() if hasattr(part, "to_dict"))
+        yield from (config, *parts)
+
+
 def test_models_of_transformers_have_few_of_them():
     transformers = pytest.importorskip("transformers")
     found, asked = set(), 0
-    for make in transformers.CONFIG_MAPPING.values():
+    for config in defaults(transformers):
         try:
-            model = Configuration.read(make().to_dict(), "explain")
-        except Exception:  # whatever a class of others does with no arguments
-            model = None
-        if model is None:
+            model = Configuration.read(config.to_dict(), "explain")
+            list(model.groups())
+        except (ValueError, TypeError):  # it does not rotate
             continue
-        asked, entries = asked + 1, unread_entries(model)
-        found |= {entry.place.split("'")[1] for entry in entries}
-    assert asked > 200
+        asked += 1
+        found |= {entry.key for entry in unread_entries(model)}
+        refuse_unread(model, ())
+    assert asked > 400
     assert found <= NOT_OURS
+
+
+# As published for nomic-embed-text-v1.5; the class of transformers reads none of its own entries.
+NOMIC = {
+    "model_type": "nomic_bert", "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 8192,
+    "max_trained_positions": 2048, "rotary_emb_base": 1000, "rotary_emb_fraction": 1.0,
+    "rotary_emb_interleaved": False, "rotary_emb_scale_base": None, "rotary_scaling_factor": None,
+}  # fmt: skip
+
+
+def test_entries_that_change_nothing_are_accepted():
+    """They were refused because of their names."""
+    assert Rotary.from_config(NOMIC) == Rotary.from_config(NOMIC, seq_len=8192)
+    assert Rotary.from_config(NOMIC) == Rotary(64, base=1000.0)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("rotary_emb_base", 10000),
+        ("rotary_emb_fraction", 0.5),
+        ("rotary_emb_interleaved", True),
+        ("rotary_emb_scale_base", 512),
+        ("rotary_scaling_factor", 2),
+    ],
+)
+def test_what_the_class_of_nomic_bert_cannot_express_is_refused(key, value):
+    config = {**NOMIC, key: value}
+    with pytest.raises(ValueError, match=rf"config\['{key}'\].*ignore=\['{key}'\]"):
+        Rotary.from_config(config, seq_len=8192)
+    ignored = Rotary.from_config(config, ignore=[key])
+    assert ignored.base == 1000.0
+    transformers = pytest.importorskip("transformers")
+    from transformers.models.nomic_bert import modeling_nomic_bert
+
+    its = modeling_nomic_bert.NomicBertRotaryEmbedding(transformers.NomicBertConfig(**config))
+    assert np.allclose(its.inv_freq.numpy(), ignored.inv_freq, rtol=1e-6)
+
+
+def test_readers_of_a_loaded_model_refuse_nothing():
+    """hf.patch reads the configuration of a model that transformers has built."""
+    config = {**LLAMA, "rope_ratio": 50}
+    assert rotary_arguments(config) == rotary_arguments(LLAMA)
