@@ -32,8 +32,22 @@ _ELSEWHERE = {
     "rotary_embedding_base", "memory_attention_rope_feat_sizes", "memory_attention_rope_k_sizes",
     "memory_attention_rope_dropout",
 }  # fmt: skip
-# The values with which an entry changes nothing.
-_NEUTRAL = {"rotary_emb_fraction": 1, "rotary_emb_interleaved": False, "rope_ratio": 1}
+# Values with which an entry changes nothing; published files of Qwen 2.5, SmolLM 2, GPT-J, HunYuan
+# and Nomic have such entries.
+_NEUTRAL: dict[str, tuple[float, ...]] = {
+    "use_mrope": (False,),
+    "rope_interleaved": (False,),
+    "rotary": (True,),
+    "use_rotary_pos_emb": (True,),
+    "rope_ratio": (1,),
+    "rotary_emb_fraction": (1,),
+    "rotary_emb_interleaved": (False,),
+    "factor": (1,),
+    "beta_fast": (32,),
+    "beta_slow": (1,),
+    "mscale": (1,),
+    "mscale_all_dim": (0, 1),
+}
 _MOST = 32  # of them are listed: a file of 16 MiB could have a million
 
 
@@ -64,9 +78,10 @@ class UnreadEntry(NamedTuple):
     @property
     def may_matter(self) -> bool:
         """False for entries and values that leave the rotation as it is."""
+        neutral = _NEUTRAL.get(self.key, ())
         if self.key in _ELSEWHERE or self.value is None:
             return False
-        return not isinstance(self.value, (int, float)) or self.value != _NEUTRAL.get(self.key)
+        return not isinstance(self.value, (int, float)) or self.value not in neutral
 
 
 def unread_entries(model: Configuration) -> tuple[UnreadEntry, ...]:
@@ -117,6 +132,8 @@ def _beside_parameters(model: Configuration) -> Iterator[UnreadEntry]:
     inside = list(nested.values()) or [model.rotary_parameters]
     stated = [entry.get("rope_theta") for entry in inside]
     local = [rule["base"] for rule in model.facts.flat.values()]
+    defaults = model.facts.defaults or {}
+    default = None if by_layer_type(defaults) else defaults.get("rope_theta", 10000.0)
     for names in (BASES, LOCAL_BASES):
         given = {key: model.fields[key] for key in names if model.fields.get(key) is not None}
         read = [key for key in given if key in local or _is_base(model, key)]
@@ -124,8 +141,8 @@ def _beside_parameters(model: Configuration) -> Iterator[UnreadEntry]:
         for key, value in given.items():
             why = ""
             if key not in read:
-                default = (model.facts.defaults or {}).get("rope_theta")
-                if value != default or stated != [None]:
+                used = given[first] if read else default
+                if names is LOCAL_BASES or value != used or stated != [None]:
                     why = _OF_THE_CLASS.format(model.model_type)
             elif nested or (key not in local and names is BASES and None not in stated):
                 if value not in stated and None not in stated:

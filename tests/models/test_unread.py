@@ -195,10 +195,34 @@ NOMIC = {
 }  # fmt: skip
 
 
-def test_entries_that_change_nothing_are_accepted():
-    """They were refused because of their names."""
+def test_nomic_bert_as_published_is_accepted():
+    """It was refused because of the names of entries that change nothing."""
     assert Rotary.from_config(NOMIC) == Rotary.from_config(NOMIC, seq_len=8192)
     assert Rotary.from_config(NOMIC) == Rotary(64, base=1000.0)
+
+
+HUNYUAN = {"alpha": 1000.0, "beta_fast": 32, "beta_slow": 1, "factor": 1.0, "mscale": 1.0,
+           "mscale_all_dim": 1.0, "type": "dynamic"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("model_type", "published", "others"),
+    [
+        ("qwen2", {"use_mrope": False}, {"use_mrope": True}),
+        ("llama", {"rope_interleaved": False}, {"rope_interleaved": True}),  # SmolLM 2
+        ("gptj", {"rotary": True, "rotary_dim": 64}, {"rotary": False}),
+        ("hunyuan_v1_dense", {"use_rotary_pos_emb": True}, {"use_rotary_pos_emb": False}),
+        ("hunyuan_v1_dense", {"rope_scaling": HUNYUAN}, {"rope_scaling": {**HUNYUAN, "mscale": 2}}),
+    ],
+)
+def test_entries_of_published_files_that_change_nothing(model_type, published, others):
+    """Their names speak of rotation, their values change nothing; another value is refused."""
+    config = {**LLAMA, "model_type": model_type, **published}
+    found = explain(config)
+    assert Rotary.from_config(config) == found.layers[0].rotary
+    assert found.unread
+    with pytest.raises(ValueError, match=r"an entry that is read.*ignore="):
+        Rotary.from_config({**config, **others})
 
 
 @pytest.mark.parametrize(
