@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
-from posenc_native.core.calls.arguments import wrong_value
+from posenc_native.core.calls.arguments import wrong_type, wrong_value
 from posenc_native.core.frequencies.scaling import KEYS_OF_EVERY_TYPE, ROTARY_SCALINGS
 
 from .config import Configuration
@@ -91,6 +91,9 @@ def unread_entries(model: Configuration) -> tuple[UnreadEntry, ...]:
 
 def refuse_unread(model: Configuration, ignore: Collection[str]) -> None:
     """ValueError for an entry about the rotation that is not read, unless it is to be ignored."""
+    if isinstance(ignore, str):
+        hint = f"write ignore=[{ignore[:NAME_LIMIT]!r}]"
+        wrong_type(model.function, "ignore", "a list of names", "str", hint)
     for entry in unread_entries(model):
         key = entry.key
         if key in ignore or not entry.may_matter:

@@ -252,3 +252,9 @@ def test_readers_of_a_loaded_model_refuse_nothing():
     """hf.patch reads the configuration of a model that transformers has built."""
     config = {**LLAMA, "rope_ratio": 50}
     assert rotary_arguments(config) == rotary_arguments(LLAMA)
+
+
+def test_names_to_ignore_are_a_list():
+    """A text would ignore every key that is a part of it."""
+    with pytest.raises(TypeError, match=r"ignore: expected a list of names.*ignore=\['rope_b'\]"):
+        Rotary.from_config({**LLAMA, "rope": 2}, ignore="rope_b")
