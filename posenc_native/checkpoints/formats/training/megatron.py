@@ -116,7 +116,8 @@ def _claims(entries: Mapping[str, Any]) -> bool:
 def _read(entries: Mapping[str, Any], source: str, function: str) -> Description:
     named = {_OTHER_NAMES.get(key, key): value for key, value in _model(entries).items()}
     settings = Settings(function, named, "arguments")
-    bridge = "_target_" in settings or "_builder_" in settings
+    pair = isinstance(settings["rotary_base"], (list, tuple))  # Gemma 3 of Megatron-Bridge
+    bridge = pair or "_target_" in settings or "_builder_" in settings
     latent = settings.flag("multi_latent_attention", False)
     kind = settings.text("position_embedding_type", "learned_absolute")
     if settings.flag("use_rotary_position_embeddings", False):
@@ -138,6 +139,9 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
         skipped = _skipped(settings, layers)
     groups = grouped_except(settings, "no_rope_freq", skipped, rotation, correction)
     if local is not None:
+        if latent or any(skipped):
+            beside = "multi_latent_attention" if latent else "no_rope_freq"
+            settings.wrong("rotary_base", f"one number beside {beside}", settings["rotary_base"])
         groups = _of_gemma(settings, layers, local, rotation)
     return Description(
         source=source,
