@@ -11,10 +11,11 @@ _RECORDS = ROOT / "tests" / "engines_at_hand" / "records"
 
 def table() -> str:
     """A row for each engine: its version, and with how many configurations it was run."""
-    lines = ["| package | version | configurations | of which it refuses |", "|---|---|--:|--:|"]
+    lines = ["| `ENGINE=` | package | configurations | of which it refuses |", "|---|---|--:|--:|"]
     for path in sorted(_RECORDS.glob("*.json")):
         record = json.loads(path.read_text(encoding="utf-8"))
         answers = record["answers"].values()
         refused = sum("refused" in answer for answer in answers)
-        lines.append(f"| {record['package']} | {record['version']} | {len(answers)} | {refused} |")
+        package = f"{record['package']} {record['version']}"
+        lines.append(f"| {path.stem} | {package} | {len(answers)} | {refused} |")
     return "\n".join(lines) + "\n"

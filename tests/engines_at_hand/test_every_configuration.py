@@ -1,6 +1,6 @@
 """explain against every causal model of transformers, with every change of its configuration.
 
-test_records.py has a cover of it. This runs the models, for ten minutes, and once a week.
+test_records.py has a cover of it. This runs the models, for two minutes, once a week.
 """
 
 import importlib.util

@@ -70,7 +70,8 @@ def compare(
         assume: take a description as right even if nobody ran its engine with such a file.
 
     Returns:
-        A ``Comparison``, which is true if there is a difference: ``assert not compare(a, b)``. Its
+        A ``Comparison``, which is true if there is a difference; a check in CI asks whether it is
+        ``alike``, which is false if a rotation is unknown: ``assert compare(a, b).alike``. Its
         ``verdict`` is "alike", "different", "unknown" (see `Comparison.verdict`), or "alike if
         permuted": only the pairing differs, and the converter between the formats permutes the
         weights of queries and keys to match. It is true then, too, because the descriptions do not

@@ -86,13 +86,13 @@ class LayerError:
 
 @dataclass(frozen=True)
 class Comparison(Document):
-    """The result of `compare`, true if there is a difference: ``assert not compare(a, b)``.
+    """The result of `compare`, true if there is a difference; a check asks for its `alike`.
 
     Its ``str()`` is its `text`, which notebooks show as HTML.
 
     It is also true if the only difference is expected (see `verdict`), because the
     descriptions do not show whether the weights were permuted. If the ground of a description is
-    unknown, only the verdict says so.
+    unknown, only `verdict` and `alike` say so.
 
     Attributes:
         sources: the compared sources, as the caller named them.

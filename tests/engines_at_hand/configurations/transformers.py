@@ -18,6 +18,8 @@ _LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 1024,
 }
+_FULL = {"rope_type": "default", "rope_theta": 2e4}
+_SLIDING = {"rope_type": "default", "rope_theta": 1e4}
 # Entries that a user changes: today's form, the older one, and what people write by mistake.
 CHANGES: dict[str, dict[str, Any]] = {
     "as it is": {},
@@ -50,6 +52,19 @@ CHANGES: dict[str, dict[str, Any]] = {
         }
     },
     "four layers": {"num_hidden_layers": 4},
+    **{
+        f"by layer type{more}": {
+            "num_hidden_layers": 6,
+            "rope_parameters": {"full_attention": full, "sliding_attention": sliding},
+        }
+        for more, full, sliding in (
+            ("", _FULL, _SLIDING),
+            (", linear", {**_FULL, "rope_type": "linear", "factor": 8.0}, _SLIDING),
+            (", share", {**_FULL, "partial_rotary_factor": 0.25}, _SLIDING),
+            (", truncate", {**_YARN, "rope_theta": 2e4, "truncate": False}, _SLIDING),
+            (", no base", {"rope_type": "linear", "factor": 8.0}, {"rope_type": "default"}),
+        )
+    },
 }
 # What shrinking by names does not get right.
 # roformer's attention rotates by a method; the others do not become small by their names.
@@ -103,6 +118,8 @@ def everything() -> dict[str, Any]:
         plain |= _SIZES.get(model_type, {})
         rotates = model_type_to_module_name(model_type) in rotating
         for change, entries in CHANGES.items() if rotates else [("base", CHANGES["base"])]:
+            if model_type == "deepseek_v4" and change.startswith("by layer type"):
+                continue  # it has other names of its types
             whole = {"model_type": model_type, **plain, **entries}
             made[f"{model_type}: {change}"] = copy.deepcopy(whole)
     return made

@@ -22,6 +22,7 @@ from posenc_native.core.frequencies.scaling import rotary_frequencies
 from posenc_native.encodings.rotary.rotary import Rotary
 from posenc_native.models.config import Configuration
 from posenc_native.models.entries import named_rope_type
+from posenc_native.models.facts import ModelFacts
 from posenc_native.models.fields import by_layer_type
 from posenc_native.models.unread import unread_entries
 
@@ -44,6 +45,7 @@ WORDS = {
 # ROPE_INIT_FUNCTIONS of transformers 5, and "default".
 _TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
 _RATIO = {"factor", "max_position_embeddings"}  # LongRoPE needs either
+_SHARE = "partial_rotary_factor"
 _FACTORS = ("attention_factor", "mscale", "mscale_all_dim", "short_mscale", "long_mscale")
 
 
@@ -108,16 +110,39 @@ def _was_run(model: Configuration) -> bool:
     if facts.scalings and named_rope_type(parameters) not in ("default", *facts.scalings):
         return False
     nested = by_layer_type(parameters)
-    shared = {*parameters} - {*nested, "rope_type"}
-    if nested and any(parameters[key] is not None for key in shared):
-        return False  # some classes refuse parameters beside those of layer types
-    flat = bool(parameters) and not nested
+    if nested:
+        return model.is_known and _was_run_by_layer_type(facts, parameters)
+    flat = bool(parameters)
     if flat and facts.flat and model.parameters_key == "rope_parameters":
         return False  # such classes overlook them there, or not
-    flat = flat or "partial_rotary_factor" in model.fields
+    flat = flat or _SHARE in model.fields
     if flat and (facts.flat_unknown or any(key not in parameters for key in facts.needs)):
         return False
     return model.is_known
+
+
+def _was_run_by_layer_type(facts: ModelFacts, parameters: Mapping[str, Any]) -> bool:
+    """The same for parameters by layer type. Many classes take none, and all overlook some."""
+    known = {**(facts.defaults or {}), **facts.flat}
+    own = by_layer_type(facts.defaults or {})
+    if not own and not facts.flat:
+        return False
+    for label, entry in parameters.items():
+        if not isinstance(entry, Mapping):
+            if entry is not None and label != "rope_type":
+                return False  # some classes refuse parameters beside those of layer types
+            continue
+        share = entry.get(_SHARE)
+        overlooked = entry.get("truncate", True) is not True
+        overlooked |= facts.whole_share and share not in (None, 1)
+        usual = own.get(label, {}).get("rope_type")
+        overlooked |= usual == "proportional" != named_rope_type(entry)  # its share
+        # The defaults of a class do not complete an entry.
+        incomplete = _SHARE in own.get(label, {}) and share is None
+        incomplete |= facts.own_parameters and entry.get("rope_theta") is None
+        if label not in known or overlooked or incomplete:
+            return False
+    return True
 
 
 def _write(description: Description, written: Written) -> None:
