@@ -72,16 +72,16 @@ def compare(
     Returns:
         A ``Comparison``, which is true if there is a difference; a check in CI asks whether it is
         ``alike``, which is false if a rotation is unknown: ``assert compare(a, b).alike``. Its
-        ``verdict`` is "alike", "different", "unknown" (see `Comparison.verdict`), or "alike if
-        permuted": only the pairing differs, and the converter between the formats permutes the
-        weights of queries and keys to match. It is true then, too, because the descriptions do not
-        show that the weights were permuted. Each of its ``differences`` has a field: "pairing",
-        "base", "scaling", "scale" (the attention factor), "softmax_correction", "head_dim",
-        "rotary_dim", "rotary_start", "axis_map", "inv_freq" (frequencies that no base and scaling
-        explain), "layer_count", "layer_types", "nope_layers", "query_scale" (llama_4_scaling_beta
-        of two Hugging Face files) or "unread" (an entry about the rotation that they have and that
-        is not read). ``errors`` say how far apart cosines, sines and scores are, and from which
-        position on bfloat16 shows it. ``print(compare(a, b))`` shows all of it.
+        ``verdict`` is "alike", "different", "unknown" (nobody ran the engine of a source), or
+        "alike if permuted": only the pairing differs, and the converter between the formats
+        permutes the weights of queries and keys to match. It is true then, too, because the
+        descriptions do not show that the weights were permuted. Each of its ``differences`` has a
+        field: "pairing", "base", "scaling", "scale" (the attention factor), "softmax_correction",
+        "head_dim", "rotary_dim", "rotary_start", "axis_map", "inv_freq" (frequencies that no base
+        and scaling explain), "layer_count", "layer_types", "nope_layers", "query_scale"
+        (llama_4_scaling_beta of two Hugging Face files) or "unread" (an entry about the rotation
+        that they have and that is not read). ``errors`` say how far apart cosines, sines and scores
+        are, and from which position on bfloat16 shows it. ``print(compare(a, b))`` shows all of it.
 
     Numbers that float32 cannot tell apart count as equal. If a file leaves a value out, its
     engine's default is compared. A value without a default is not compared; ``notes`` lists it.
