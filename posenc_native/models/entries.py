@@ -101,6 +101,25 @@ def _list_of(kind: _Kind, limit: int) -> _Kind:
     return check
 
 
+def _not_empty(kind: _Kind) -> _Kind:
+    """Refuses 0 and an empty list or text, too."""
+
+    def check(function: str, name: str, value: Any) -> None:
+        kind(function, name, value)
+        if not value:
+            wrong_value(function, name, "one or more", repr(value))
+
+    return check
+
+
+def _pattern_of_nemotron(function: str, name: str, value: Any) -> None:
+    """Checks the letters of its layers: Mamba, attention (*), experts, MLP (-)."""
+    _text(LAYER_LIMIT)(function, name, value)
+    other = next((letter for letter in value if letter not in "M*E-"), None)
+    if other is not None:
+        wrong_value(function, name, "the letters M, *, E and -", repr(other))
+
+
 def _listed_or(kind: _Kind) -> _Kind:
     """Also accepts a list, if layers may differ; code that needs one number refuses it."""
     return _one_of({list: _list_of(_number(), LAYER_LIMIT)}, kind)
@@ -212,9 +231,10 @@ SIZES = (*_SIZES,)
 ENTRIES = _SIZES | _table(
     ("model_type", _text()),
     ("num_hidden_layers n_layer n_layers num_layers", _listed_or(_LAYER)),
-    ("layer_types layers_block_type block_types mlp_layer_types",
-     _list_of(_text(), LAYER_LIMIT)),
-    ("hybrid_override_pattern", _text(LAYER_LIMIT)),
+    ("layer_types layers_block_type mlp_layer_types", _list_of(_text(), LAYER_LIMIT)),
+    ("block_types", _not_empty(_list_of(_text(), LAYER_LIMIT))),
+    ("hybrid_override_pattern", _not_empty(_pattern_of_nemotron)),
+    ("layer_group_size", _not_empty(_LAYER)),
     ("attn_layer_indices full_attn_idxs", _list_of(_LAYER, LAYER_LIMIT)),
     ("attn_type_list", _list_of(_LAYER, LAYER_LIMIT)),
     ("linear_attn_config", _linear_attention),
@@ -224,7 +244,7 @@ ENTRIES = _SIZES | _table(
     ("sliding_window_pattern global_attn_every_n_layers",
      _one_of({str: _text(LAYER_LIMIT)}, _LAYER)),
     ("""no_rope_layer_interval prefix_dense_sliding_window_pattern
-     full_attention_interval layer_group_size""", _LAYER),
+     full_attention_interval""", _LAYER),
     ("per_layer_config", _layers),
     ("""rope_theta global_rope_theta rotary_emb_base rope_local_base_freq local_rope_theta
      partial_rotary_factor rotary_pct""", _number()),

@@ -256,7 +256,7 @@ def _types_by_rule(fields: Mapping[str, Any], rule: Mapping[str, Any]) -> tuple[
     for key in rule.get("entry", "").split("."):
         value = value.get(key) if isinstance(value, Mapping) else None
     if value is not None and holds == "letters":
-        return tuple(rule["letters"].get(letter, letter) for letter in value)
+        return tuple(rule["letters"][letter] for letter in value)
     if rule.get("whole"):
         return tuple(rule["pattern"])
     if count is None:

@@ -245,3 +245,18 @@ def test_a_model_without_rotary_encoding_is_none_with_a_base():
     config = {**SMALL, "model_type": "nemotron_h", "hybrid_override_pattern": "M-M*ME*-"}
     (group,) = explain(config).layers
     assert (group.rotary, group.layers) == (None, (3, 6))
+
+
+@pytest.mark.parametrize(
+    ("name", "entries", "said"),
+    [
+        ("bailing_hybrid", {"layer_group_size": 0}, "one or more, got 0"),
+        ("recurrent_gemma", {"block_types": []}, r"one or more, got \[\]"),
+        ("nemotron_h", {"hybrid_override_pattern": ""}, "one or more, got ''"),
+        ("nemotron_h", {"hybrid_override_pattern": "M-X*"}, "the letters M, .*, got 'X'"),
+    ],
+)
+def test_entries_that_name_no_layers_are_refused(name, entries, said):
+    for function in (explain, Rotary.from_config, nope_layers):
+        with pytest.raises(ValueError, match=rf"config\['{next(iter(entries))}'\].*{said}"):
+            function({**SMALL, **entries, "model_type": name})
