@@ -157,3 +157,20 @@ def test_a_name_twice_in_overrides(key: str, function: Any, tmp_path: Path) -> N
     with pytest.raises(ValueError, match=rf"{key}.*: expected each name once, got 'rope_theta'"):
         function(sources[key])
     assert pn.explain(f"{path}+{TWICE.replace('2e6', '1e6')}").layers[0].base == 1e6
+
+
+@pytest.mark.parametrize("override", [{}, {"rope_parameters": YARN}])
+@pytest.mark.parametrize("kind", [[], {}, [None], 5])
+@pytest.mark.parametrize(
+    ("model", "overrides"), [("model", "hf_overrides"), ("model-path", "json-model-override-args")]
+)
+def test_a_type_of_model_may_be_anything(model, overrides, kind, override):
+    """The rules of servers are found by it."""
+    with pytest.raises(TypeError, match=r"config\['model_type'\]: expected a str"):
+        pn.explain({model: {**FLAT, "model_type": kind}, overrides: override})
+
+
+def test_a_dynamic_scaling_without_a_factor_is_an_error():
+    scaling = {"rope_type": "dynamic", "rope_theta": 1e4}
+    with pytest.raises(ValueError, match=r"\['factor'\]: expected a value"):
+        pn.explain({"model-path": {**FLAT, "rope_parameters": scaling}})

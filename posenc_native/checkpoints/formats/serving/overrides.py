@@ -69,7 +69,7 @@ def as_sglang(
 ) -> dict[str, Any]:
     """SGLang: rotary parameters are merged at the top; entries of a part are replaced."""
     result, part = _loaded(entries, rules), text_part(entries)
-    if part is not None and entries.get("model_type") in rules["copied_up"]:
+    if part is not None and model_type(entries) in rules["copied_up"]:
         # Its class reads a copy at the top of the part's entries.
         top = {key: value for key, value in overrides.items() if key != part}
         return {**result, part: as_sglang(result[part], top, rules, function)}
@@ -78,7 +78,7 @@ def as_sglang(
             if part is None and isinstance(value, Mapping):
                 result["rope_parameters"] = {**(result.get("rope_parameters") or {}), **value}
             elif part is None:
-                base = rules["base"].get(entries.get("model_type"), 10000.0)
+                base = rules["base"].get(model_type(entries), 10000.0)
                 result["rope_parameters"] = {"rope_theta": base}
         elif isinstance(value, Mapping) and isinstance(result.get(key), Mapping):
             result[key] = {**result[key], **_after_loading(value)}
@@ -92,7 +92,7 @@ def _loaded(entries: Mapping[str, Any], rules: Mapping[str, Any]) -> dict[str, A
     part = text_part(entries)
     if part is not None:
         return {**entries, part: _loaded(entries[part], rules)}
-    if entries.get("model_type") in rules["by_layer_type"]:
+    if model_type(entries) in rules["by_layer_type"]:
         return dict(entries)
     parameters = {key: entries[key] for key in ("rope_theta", _SHARES[0]) if entries.get(key)}
     # rope_scaling comes first, as in transformers.
@@ -107,13 +107,13 @@ def _replaced(
     entries: dict[str, Any], value: Any, rules: Mapping[str, Any], function: str
 ) -> dict[str, Any]:
     """vLLM's parameters if an override replaces those of the file."""
-    model_type = entries.get("model_type")
+    name = model_type(entries)
     parameters = dict(value) if isinstance(value, Mapping) else {}
     by_type = any(isinstance(entry, Mapping) for entry in parameters.values())
     needed = {
         "a rope_type": bool(parameters) and not by_type and "rope_type" not in parameters,
-        "a rope_theta": "rope_theta" not in parameters and model_type in rules["needs_base"],
-        "an entry for each type of layer": not by_type and model_type in rules["by_layer_type"],
+        "a rope_theta": "rope_theta" not in parameters and name in rules["needs_base"],
+        "an entry for each type of layer": not by_type and name in rules["by_layer_type"],
         "original_max_position_embeddings": parameters.get("rope_type") in ("yarn", "llama3")
         and "original_max_position_embeddings" not in parameters,
     }
@@ -125,8 +125,8 @@ def _replaced(
         entries.pop(key, None)
     if by_type:
         return parameters
-    base = rules["base"].get(model_type, 10000.0)
-    share = rules["share"].get(model_type, 1.0)
+    base = rules["base"].get(name, 10000.0)
+    share = rules["share"].get(name, 1.0)
     return {"rope_theta": base, _SHARES[0]: share, **parameters}
 
 
@@ -137,6 +137,11 @@ def _after_loading(value: Mapping[str, Any]) -> dict[str, Any]:
         if key in value:
             result["rope_parameters"] = value[key]
     return result
+
+
+def model_type(entries: Mapping[str, Any]) -> str:
+    """The type of a model; the text of whatever stands there, for files that anybody wrote."""
+    return str(entries.get("model_type"))
 
 
 def text_part(entries: Mapping[str, Any]) -> str | None:

@@ -22,7 +22,7 @@ from posenc_native.core.calls.errors import fault_of
 from posenc_native.models.config import LayerGroup
 from posenc_native.models.files import MOST_LEVELS, _is_deeper, unique_names
 
-from .overrides import ROTARY, as_sglang, as_vllm, merged, text_part
+from .overrides import ROTARY, as_sglang, as_vllm, merged, model_type, text_part
 
 
 class Launch(NamedTuple):
@@ -173,7 +173,7 @@ def _of_overrides(description: Description, launch: Launch, model: Mapping[str, 
         return said
     who, part = f"{launch.engine} {rules['version']}", text_part(model)
     named = [launch.overrides[key] for key in ROTARY if key in launch.overrides]
-    copied = part is not None and model.get("model_type") in rules.get("copied_up", ())
+    copied = part is not None and model_type(model) in rules.get("copied_up", ())
     inner = launch.overrides.get(part or "")
     inside = inner if isinstance(inner, Mapping) else {}
     if "rope_theta" in launch.overrides:
@@ -339,10 +339,10 @@ def _vllm_dynamic(
 def _sglang_dynamic(
     scaling: dict[str, Any], description: Description, launch: Launch, remarks: list[str]
 ) -> dict[str, Any]:
-    length = scaling.get("max_position_embeddings")
-    if "alpha" in scaling or length is None:
+    length, factor = (scaling.get(key) for key in ("max_position_embeddings", "factor"))
+    if "alpha" in scaling or length is None or factor is None:  # its reader reports the latter
         return scaling
-    longest = int(length * scaling["factor"])
+    longest = int(length * factor)
     remarks.append(
         f"SGLang {launch.rules['version']} stretches the base once, for {longest:,} positions, and "
         "uses it for every sequence."
