@@ -70,6 +70,9 @@ class Contestant:
     mode: str  # "in place", "out=", "fresh"
     run: Callable[[Any], object]  # gets one of the case's buffer sets
     limit: str | None = None  # the kind of memory limit (limits.KINDS) that bounds it
+    # Bytes that it has to read and write, each once, where they are not those of its limit; on a
+    # GPU alone.
+    nbytes: int | None = None
     ours: bool = False
     yardstick: bool = False  # shown beside the peers, but not a library: a copy, a hand-made loop
     # Makes the case's results, an array or several, of what a run returned; None: it did.

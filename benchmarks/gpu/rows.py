@@ -62,10 +62,13 @@ class Looked(Memory):
 
 def ours(
     name: str, ways: Mapping[str, Callable[[Any], object]], goal: Goal | None = None,
-    limit: str = "copy",
+    limit: str = "copy", nbytes: int | None = None,
 ) -> list[Row]:  # fmt: skip
-    """A row of this library for each of its ways to give results."""
-    return [Ours(name, mode, run, limit, goal=goal) for mode, run in ways.items()]
+    """A row of this library for each of its ways to give results.
+
+    `nbytes` are what has to be read and written, where it is not a buffer twice.
+    """
+    return [Ours(name, mode, run, limit, nbytes, goal=goal) for mode, run in ways.items()]
 
 
 # What bounds all the others: a copy of the same bytes within device memory.
@@ -133,16 +136,18 @@ def _backward(options: Options, dtype: torch.dtype, batch: int, seq: int) -> Row
         forward = theirs.run
         run = _Backward(lambda q, k: forward(_Pair(q, k)))
         theirs = Contestant(theirs.name, "fresh", run, "copy")
-    return options.make_sets(partial(QueryKey, dtype, "bshd", batch, seq, 32)), [
+    sets = options.make_sets(partial(QueryKey, dtype, "bshd", batch, seq, 32))
+    return sets, [
         *ours("apply_rotary_qk", {"fresh": _Backward(rotate)}, OF_COPY),
-        *ours("apply_rotary_qk, learned inv_freq",
-              {"fresh": _Backward(partial(rotate, inv_freq=learned), learned)}, limit="two reads"),
+        *ours("apply_rotary_qk, learned inv_freq",  # reads q and k too
+              {"fresh": _Backward(partial(rotate, inv_freq=learned), learned)},
+              nbytes=3 * sets[0].nbytes),
         theirs,
     ]  # fmt: skip
 
 
 def _selective(options: Options, dtype: torch.dtype, batch: int, seq: int) -> Rows:
-    """Angles that data decide, with steps for every head of k; the copy lacks the steps."""
+    """Angles that data decide, with steps for every head of k."""
     steps = (torch.randn(batch, seq, K_HEADS, HEAD_DIM // 2) * 0.1).to(dtype)
     learned = steps.clone().requires_grad_()
 
@@ -156,14 +161,17 @@ def _selective(options: Options, dtype: torch.dtype, batch: int, seq: int) -> Ro
         halves = [x.chunk(2, -1) for x in (groups, b.k[:, :, None])]
         return [torch.cat((x * cos - y * sin, y * cos + x * sin), -1) for x, y in halves]
 
-    return options.make_sets(partial(QueryKey, dtype, "bshd", batch, seq, 32)), [
+    sets = options.make_sets(partial(QueryKey, dtype, "bshd", batch, seq, 32))
+    forward = 2 * sets[0].nbytes + steps.nbytes
+    return sets, [
         *ours("selective_rotary_qk", {
             "in place": lambda b: rotate(b.q, b.k, inplace=True),
             "fresh": lambda b: rotate(b.q, b.k),
-        }),
-        *ours("selective_rotary_qk, backward",
-              {"fresh": _Backward(partial(rotate, of=learned), learned)}, limit="two reads"),
-        Contestant("the recipe, eager", "fresh", recipe, "copy"),
+        }, nbytes=forward),
+        *ours("selective_rotary_qk, backward",  # reads q and k too, writes a gradient of steps
+              {"fresh": _Backward(partial(rotate, of=learned), learned)},
+              nbytes=forward + sets[0].nbytes + steps.nbytes),
+        Contestant("the recipe, eager", "fresh", recipe, "copy", forward),
     ]  # fmt: skip
 
 
@@ -186,6 +194,7 @@ def _normed(options: Options, dtype: torch.dtype, batch: int, seq: int) -> Rows:
     named = {**phases, "q_weight": weight, "k_weight": weight, "layout": "bshd"}
     norm = partial(pn.norm_rotary_qk, **named)
     keys, values = (torch.zeros_like(sets[0].k) for _ in range(2))
+    v = {b.work: torch.randn_like(b.k) for b in sets}
     cache = {"keys": keys, "values": values, "slots": phases["positions"]}
     append = partial(pn.rotary_append, **named, **cache, cache_layout="bshd", inplace=True)
 
@@ -198,8 +207,10 @@ def _normed(options: Options, dtype: torch.dtype, batch: int, seq: int) -> Rows:
             "in place": lambda b: norm(b.q, b.k, inplace=True),
             "fresh": lambda b: norm(b.q, b.k),
         }, OF_COPY),
-        *ours("rotary_append, norm", {"in place": lambda b: append(b.q, b.k, b.k)}),
-        *ours("norm_rotary_qk, autograd", {"fresh": _Backward(norm)}, limit="two reads"),
+        *ours("rotary_append, norm",  # q in place, k and v from where they are into the caches
+              {"in place": lambda b: append(b.q, b.k, v[b.work])},
+              nbytes=2 * sets[0].q.nbytes + 4 * sets[0].k.nbytes),
+        *ours("norm_rotary_qk, autograd", {"fresh": _Backward(norm)}, nbytes=3 * sets[0].nbytes),
         compile_row(options, "rms_norm and apply_rotary_qk, torch.compile", both,
                     lambda function, b: function(b.q, b.k), "copy"),
     ]  # fmt: skip
@@ -351,21 +362,26 @@ def _look_up(options: Options, dtype: torch.dtype, *size: int, clip: int | None 
         distances = torch.arange(width) - (queries - 1)
         width, index = 2 * clip + 1, distances.clamp(-clip, clip) + clip
     gather = partial(pn.relative_gather, index=index, k_len=keys)
+    sets = options.make_sets(partial(Looked, dtype, width, *size))
+    scores, x = sets[0].nbytes, sets[0].x.nbytes
+    # A shift reads as many numbers of a row of x as it writes, whatever the row's width.
+    gathered = scores + min(scores, x)
     rows = [
-        *ours("relative_gather", {"out=": lambda b: gather(b.x, out=b.target)},
-              OF_COPY if clip is None else None),
+        *ours("relative_gather", {"out=": lambda b: gather(b.x, out=b.target)}, OF_COPY,
+              nbytes=gathered),
         *ours("relative_gather of content",
               {"out=": lambda b: gather(b.x, content=b.memory, scale=0.125, out=b.target)},
-              limit="two reads"),
+              OF_COPY, nbytes=gathered + scores),
         *ours("relative_scatter",
-              {"out=": lambda b: pn.relative_scatter(b.memory, index, width, out=b.x)}),
+              {"out=": lambda b: pn.relative_scatter(b.memory, index, width, out=b.x)},
+              OF_COPY, nbytes=scores + x),
     ]  # fmt: skip
     if index is not None:
         columns = index[queries - 1 + torch.arange(keys) - torch.arange(queries)[:, None]]
         columns = columns.expand(size)
         run = lambda b: torch.gather(b.x, -1, columns, out=b.target)  # noqa: E731
-        rows.append(Contestant("torch.gather, columns ready", "out=", run, "copy"))
-    return options.make_sets(partial(Looked, dtype, width, *size)), rows
+        rows.append(Contestant("torch.gather, columns ready", "out=", run, "copy", gathered))
+    return sets, rows
 
 
 def _decode_bias(options: Options, dtype: torch.dtype, *size: int) -> Rows:

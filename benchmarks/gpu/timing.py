@@ -125,14 +125,17 @@ class Timed:
     calls: int = 1
 
     def figures(self, nbytes: int) -> dict[str, Any]:
-        """Of the clean samples; of all where there is none."""
+        """Of the clean samples; of all where there is none. `nbytes` are those of a buffer."""
         row = self.contestant
         samples = [s.seconds for s in self.device if s.clean] or [s.seconds for s in self.device]
         seconds = statistics.median(samples)
         several = samples if len(samples) > 1 else samples * 2
         low, _, high = statistics.quantiles(several, n=4, method="inclusive")
         # What is read once, what is written once; a table reads nothing.
-        passes = {"fill": 1, "read": 1, "two reads": 3}.get(row.limit or "", 2)
+        if row.nbytes is not None:
+            nbytes = row.nbytes
+        elif row.limit not in ("fill", "read"):
+            nbytes *= 2
         return {
             "contestant": row.name, "ours": row.ours, "mode": row.mode,
             "microseconds": seconds * 1e6, "quartiles": [low * 1e6, high * 1e6],
@@ -140,7 +143,8 @@ class Timed:
             "samples": len(self.device),
             "samples_not_clean": sum(not sample.clean for sample in self.device),
             "calls_per_sample": self.calls,
-            "gigabytes_per_second": passes * nbytes / seconds / 1e9,
+            "nbytes": nbytes,
+            "gigabytes_per_second": nbytes / seconds / 1e9,
         }  # fmt: skip
 
 
