@@ -65,7 +65,17 @@ struct Positions {
     }
   }
 
-  POSENC_HD Position at(int64_t offset) const { return visit(ReadOne{offset}); }
+  // On a GPU what nearly all calls have is read in place, and the other formats once for all of a
+  // kernel: inlined wherever a position is read, they took a fifth of its registers.
+  POSENC_HD Position at(int64_t offset) const {
+#if defined(__CUDA_ARCH__)
+    if (data == nullptr) return {first + offset, 0};
+    if (dtype == Dtype::kInt64) return {static_cast<const int64_t*>(data)[offset], 0};
+    return of_rare_format(data, dtype, offset);
+#else
+    return visit(ReadOne{offset});
+#endif
+  }
 
   // The integer as an index: uint64 of 2^63 and more, which at() reads as negative, is INT64_MAX.
   POSENC_HD int64_t index_at(int64_t offset) const {
@@ -95,6 +105,13 @@ struct Positions {
       return to_position(from[offset]);
     }
   };
+
+#if defined(__CUDACC__)
+  static __noinline__ POSENC_HD Position of_rare_format(const void* data, Dtype dtype,
+                                                        int64_t offset) {
+    return Positions{data, dtype}.visit(ReadOne{offset});
+  }
+#endif
 };
 
 // `count` positions, `stride` apart from `offset` on; returns whether any has a fraction.

@@ -120,14 +120,23 @@ struct NormRotaryArgs {
   // No place of a cache: places may be negative, as strides may.
   static constexpr int64_t kNowhere = INT64_MIN;
 
-  // Where the heads of a token are in a cache, in elements, or kNowhere.
-  POSENC_HD int64_t place(const CacheTarget& cache, int64_t batch, int64_t token) const {
-    const int64_t at = batch * slot_batch_stride + token * slot_token_stride;
-    const int64_t slot = slots.at(at).integer;
+  // The slot of a token, or kNowhere.
+  POSENC_HD int64_t slot(int64_t batch, int64_t token) const {
+    const int64_t slot =
+        slots.at(batch * slot_batch_stride + token * slot_token_stride).integer;
     const int64_t all = paged ? cache_rows * row_slots : row_slots;
-    if (slot < 0 || slot >= all) return kNowhere;
+    return slot < 0 || slot >= all ? kNowhere : slot;
+  }
+
+  // Where the heads of a slot are in a cache, in elements, or kNowhere.
+  POSENC_HD int64_t place_of_slot(const CacheTarget& cache, int64_t batch, int64_t slot) const {
+    if (slot == kNowhere) return kNowhere;
     const int64_t row = paged ? slot / row_slots : cache_batch ? batch : 0;
     return row * cache.row_stride + (paged ? slot % row_slots : slot) * cache.slot_stride;
+  }
+  // Likewise those of a token.
+  POSENC_HD int64_t place(const CacheTarget& cache, int64_t batch, int64_t token) const {
+    return place_of_slot(cache, batch, slot(batch, token));
   }
 };
 

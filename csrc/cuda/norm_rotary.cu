@@ -53,23 +53,24 @@ __global__ void __launch_bounds__(Policy::kWarpThreads, Policy::kWarpBlocksPerPr
     norm_rotary_warp_kernel(const __grid_constant__ NormRotaryParameters parameters) {
   extern __shared__ __align__(128) char shared[];
   Thread thread(parameters, shared, threadIdx.x, threadIdx.y);
-  for_each_piece(parameters.plan, [&](int64_t x, int64_t y) {
-    thread.begin(x, y);
-    thread.take(0);
-    thread.request_words();
-    thread.angles_and_weights();
-    __syncwarp();
-    for (int step = 0; step < thread.steps(); ++step) {
-      thread.read();
+  for_each_piece(parameters.plan, [&](int64_t x, int64_t /*y*/) {
+    thread.begin(x);
+    thread.stage();
+    __syncthreads();
+    while (thread.has_step()) {
+      thread.take();
+      if (thread.begins_token()) {
+        __syncwarp();
+        thread.angles();
+        __syncwarp();
+      }
       if (parameters.args.norm) {
         thread.sum();
         add_lanes<Thread::kLanesOfHead, Thread::kAllSums>(thread.sums());
         thread.finish_sums();
       }
       thread.write();
-      thread.take(step + 1);
     }
-    thread.append_values();
   });
 }
 

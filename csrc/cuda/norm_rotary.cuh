@@ -65,7 +65,7 @@ class NormRotaryBlock {
     return angles + static_cast<size_t>(plan.threads_y) * numbers * sizeof(Number);
   }
 
-  static int64_t terms(const NormRotaryArgs& args) {
+  static POSENC_HD int64_t terms(const NormRotaryArgs& args) {
     return args.rotary.inv_freq.data == nullptr ? 0 : args.rotary.inv_freq.terms();
   }
 

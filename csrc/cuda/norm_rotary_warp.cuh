@@ -4,8 +4,9 @@
 // heads of q, and of k. All else is done by norm_rotary.cuh.
 // Plain C++ as well, which tests run on the host (on_host/).
 //
-//   block     a warp for each token
-//   warp      the heads of a token, some at a time: kHeads side by side, kAhead after them
+//   block     warps, each of which has as many steps as all others
+//   warp      steps of one token after the other: the heads of q, of k, then words of the values
+//             that are appended. In a step kHeads are side by side, kAhead after them
 //   lane      of a head, kVector neighboring dims of every kUnit, so that it has both partners of
 //             its pairs:
 //
@@ -13,13 +14,15 @@
 //             lane                  0           1                  0            1
 //             word                  0           0                  1            1
 //
-//   1. once a token, every lane computes some of the angles and weights, for all of the warp;
-//      meanwhile the words of the first kAhead * kHeads heads are on their way
-//   2. the sum of the squares: within the lane, then across lanes, in the order of
-//      core/norm_rotary.h. Addition commutes: all lanes of a head end with the same bits.
-//   3. x r w; pairs are turned; rounded, written: out, a cache, or both
+//   1. once a block: frequencies in turns, weights. Once a token every lane computes some of the
+//      angles, for all of the warp
+//   2. the words of the next steps are on their way while those of this one are worked on: to
+//      shared memory, for which no registers are held
+//   3. the sum of the squares: within the lane, then across lanes, in the order of
+//      core/norm_rotary.h. Addition commutes: all lanes of a head end with the same bits
+//   4. x r w; pairs are turned; rounded, written: out, a cache, or both
 //
-// Nothing waits for another warp.
+// Once a block has begun, nothing waits for another warp.
 #pragma once
 
 #include <algorithm>
@@ -46,38 +49,51 @@ class NormRotaryWarp : public NormRotaryBlock<T, 2> {
   static constexpr int kSums = kVector / 2;  // partial sums of a lane
   static_assert(kWords * kUnit == kDims && kTurnedWords * kUnit == 2 * kPairs);
 
-  // Of a warp: cosines, sines, and the weights of q and of k.
-  static constexpr int kNumbersOfWarp = 2 * kPairs + 2 * kDims;
+  // In shared memory: cosines and sines of a token; weights of q and of k; frequencies in turns.
+  static constexpr int kAngles = 2 * kPairs, kWeights = 2 * kDims;
+  static POSENC_HD size_t turns_bytes(const NormRotaryArgs& args) {
+    return static_cast<size_t>(Block::terms(args)) * kPairs * sizeof(Turns);
+  }
 
  protected:
   using Block::args_, Block::rotary_, Block::plan_, Block::x_, Block::y_;
-  using Block::NormRotaryBlock;
 
-  // shared_ is the warp's own.
+  POSENC_HD NormRotaryWarp(const NormRotaryArgs& args, const NormRotaryPlan& plan, bool as_written,
+                           Number* angles, Number* weights, int x, int y)
+      : Block(args, plan, as_written, reinterpret_cast<char*>(angles), x, y), weights_(weights) {}
+
   POSENC_HD Number* cosines() const { return reinterpret_cast<Number*>(Block::shared_); }
   POSENC_HD Number* sines() const { return cosines() + kPairs; }
-  POSENC_HD Number* weights(int tensor) const { return cosines() + 2 * kPairs + tensor * kDims; }
+  POSENC_HD Number* weights(int tensor) const { return weights_ + tensor * kDims; }
 
   // First dim of the lane in each kUnit.
   POSENC_HD int dim() const { return x_ % kLanesOfHead * kVector; }
 
+  // Frequencies in turns, [term, pair], shared out among `threads`.
+  POSENC_HD void keep_turns(Turns* turns, int thread, int threads) const {
+    const int count = static_cast<int>(Block::terms(args_)) * kPairs;
+#pragma unroll 1
+    for (int i = thread; i < count; i += threads) {
+      turns[i] = rotary_.inv_freq.turns(i / kPairs, 0, i % kPairs);
+    }
+  }
+
   // Every lane computes some of the angles of a token, for all of the warp.
-  POSENC_HD void keep_angles(int64_t batch, int64_t token) const {
+  POSENC_HD void keep_angles(int64_t batch, int64_t token, const Turns* turns) const {
 #pragma unroll 1
     for (int pair = x_; pair < kPairs; pair += kLanes) {
-      const SinCos<Number> angle = Block::angle_of(batch, token, 0, pair, [&](int64_t term) {
-        return rotary_.inv_freq.turns(term, 0, pair);
-      });
+      const SinCos<Number> angle = Block::angle_of(
+          batch, token, 0, pair, [&](int64_t term) { return turns[term * kPairs + pair]; });
       cosines()[pair] = angle.cosine;
       sines()[pair] = angle.sine;
     }
   }
 
-  // Likewise of the weights; 1 where there are none.
-  POSENC_HD void keep_weights() const {
+  // Weights, likewise; 1 where there are none.
+  POSENC_HD void keep_weights(int thread, int threads) const {
     constexpr int kAtOnce = 4;
 #pragma unroll 1
-    for (int dim = kAtOnce * x_; dim < kDims; dim += kAtOnce * kLanes) {
+    for (int dim = kAtOnce * thread; dim < kDims; dim += kAtOnce * threads) {
 #pragma unroll 1
       for (int tensor = 0; tensor < 2; ++tensor) {
         keep_packet(Block::template factors<kAtOnce>(tensor, dim), weights(tensor) + dim);
@@ -124,9 +140,13 @@ class NormRotaryWarp : public NormRotaryBlock<T, 2> {
       visit(word, word + kPartner, kInterleaved ? first / 2 : first);
     }
   }
+
+  Number* const weights_;
 };
 
-// A thread goes through the heads of its token in steps: words are read, summed, turned, written.
+// A thread goes through the steps of its warp. Those of all tokens are counted through, and shared
+// out among the warps that a GPU holds at a time: a step is some heads of q, or of k, or words of
+// the values that are appended.
 template <typename T, int kVector, int kDims, int kPairs, bool kInterleaved>
 class NormRotaryWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, kInterleaved> {
   using Warp = NormRotaryWarp<T, kVector, kDims, kPairs, kInterleaved>;
@@ -143,72 +163,82 @@ class NormRotaryWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, kI
   static constexpr int kMostNumbers = 64 / static_cast<int>(sizeof(T));
   static constexpr int kAhead = kWords < 4 ? 4 / kWords : 1;
   static constexpr int kStepHeads = kHeads * kAhead;
+  static constexpr int kStepWords = kLanes * kAhead * kWords;
   static constexpr int kAllSums = kAhead * kSums;
 
+  using Word = WordOf<T, kVector>;
+
+  // Shared memory of a block: the turns of frequencies, weights, and of each warp the words of some
+  // steps, the angles of a token and its places in the caches of keys and values.
+  static constexpr int kStages = Policy::kWarpStages;
+  static constexpr size_t kWordsBytes = kStages * kStepWords * sizeof(Word);
+  static constexpr size_t kWarpBytes =
+      kWordsBytes + Warp::kAngles * sizeof(Number) + 2 * sizeof(int64_t);
+  static POSENC_HD size_t block_bytes(const NormRotaryArgs& args) {
+    return Warp::turns_bytes(args) + Warp::kWeights * sizeof(Number);
+  }
+  static size_t shared_bytes(const NormRotaryArgs& args, int warps) {
+    return block_bytes(args) + static_cast<size_t>(warps) * kWarpBytes;
+  }
+
   POSENC_HD NormRotaryWarpThread(const NormRotaryParameters& parameters, char* shared, int x, int y)
-      : Warp(parameters.args, parameters.plan, parameters.args.rotary.as_written,
-             shared + y * Warp::kNumbersOfWarp * sizeof(Number), x, y) {
+      : NormRotaryWarpThread(parameters, shared,
+                             shared + block_bytes(parameters.args) + y * kWarpBytes, x, y) {}
+
+  // Of a token.
+  static int64_t steps(const NormRotaryArgs& args) {
+    const auto& tensors = args.rotary.tensors;
+    const int64_t values = args.appends() ? args.v.heads * (args.v_dim / kVector) : 0;
+    return divide_up(tensors[0].heads, kStepHeads) + divide_up(tensors[1].heads, kStepHeads) +
+           divide_up(values, kStepWords);
+  }
+
+  // Takes up the steps of a piece, and asks for the words of the first ones.
+  POSENC_HD void begin(int64_t piece) {
+    const int64_t first = (piece * plan_.threads_y + y_) * plan_.piece_heads;
+    const int64_t row = divide(first, plan_.heads), all = rotary_.rows() * plan_.heads;
+    left_ = first + plan_.piece_heads < all ? plan_.piece_heads : all - first;
+    begins_token_ = true;
+    here_.batch = static_cast<int>(divide(row, rotary_.tokens));
+    here_.token = static_cast<int>(row - here_.batch * rotary_.tokens);
+    here_.step = static_cast<int>(first - row * plan_.heads);
+    ahead_ = here_;
+    stage_ = ahead_stage_ = 0;
+#pragma unroll 1
+    for (int i = 0; i < kStages - 1; ++i) copy_ahead(i < left_);
+  }
+
+  // Once a piece, by all threads of the block.
+  POSENC_HD void stage() const {
+    Warp::keep_turns(turns_, Warp::thread(), plan_.threads());
+    Warp::keep_weights(Warp::thread(), plan_.threads());
+  }
+
+  POSENC_HD bool has_step() const { return left_ > 0; }
+
+  // Takes up the words of the step, and asks for those of a later one.
+  POSENC_HD void take() {
+    if (left_ <= 0) return;
+    tensor_ = tensor_of(here_.step);
+    wait_for_copies<kStages - 2>();
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) roots_[i] = 1;
-  }
-
-  static int64_t steps(int64_t heads) { return divide_up(heads, kStepHeads); }
-
-  POSENC_HD void begin(int64_t piece_x, int64_t piece_y) {
-    const int row = static_cast<int>(piece_x) * plan_.threads_y + y_;
-    const int tokens = static_cast<int>(rotary_.tokens);
-    there_ = row < static_cast<int>(rotary_.rows());
-    batch_ = there_ ? row / tokens : 0;
-    token_ = there_ ? row - batch_ * tokens : 0;
-    first_step_ = static_cast<int>(piece_y * plan_.piece_heads);
-    const int left = static_cast<int>(plan_.heads) - first_step_;
-    const int most = static_cast<int>(plan_.piece_heads);
-    steps_ = left < most ? left : most;
-    appends_values_ = args_.appends() && piece_y == 0;
-  }
-
-  POSENC_HD int steps() const { return steps_; }
-
-  // Takes up a step's heads, of which all are of q or all of k.
-  POSENC_HD void take(int step) {
-    if (step >= steps_) return;
-    const int q_steps = (static_cast<int>(rotary_.tensors[0].heads) + kStepHeads - 1) / kStepHeads;
-    const int at = first_step_ + step;
-    tensor_ = at < q_steps ? 0 : 1;
-    const RotaryTensor& x = rotary_.tensors[tensor_];
-    if (step == 0 || at == q_steps) {
-      head_ = (tensor_ == 0 ? at : at - q_steps) * kStepHeads + x_ / kLanesOfHead;
-      from_ = static_cast<const T*>(x.in) + place(x.in_strides) + head_ * x.in_strides.head + dim();
-      writes_ = x.out != nullptr;
-      if (writes_) {
-        to_ = static_cast<T*>(x.out) + place(x.out_strides) + head_ * x.out_strides.head + dim();
-      }
-    } else {
-      head_ += kStepHeads;
-      from_ += kStepHeads * x.in_strides.head;
-      if (writes_) to_ += kStepHeads * x.out_strides.head;
+    for (int i = 0; i < kAhead * kWords; ++i) {
+      words_[i / kWords][i % kWords] = *shared_address("take", copied(stage_) + i * kLanes);
     }
-    left_ = there_ ? static_cast<int>(x.heads) - head_ : 0;
+    next_stage(stage_);
+    copy_ahead(kStages - 1 < left_);
   }
 
-  // Its words: they are on their way while angles are computed.
-  POSENC_HD void request_words() const {
-    for_each_word(0, [&](int /*i*/, int /*word*/, const T* from) { request(from); });
-  }
-  // And asks for those of the next step.
-  POSENC_HD void read() {
-    for_each_word(
-        0, [&](int i, int word, const T* from) { words_[i][word] = read_word<T, kVector>(from); });
-    for_each_word(kAhead, [&](int /*i*/, int /*word*/, const T* from) { request(from); });
-  }
+  // Whether the step is the warp's first one of a token.
+  POSENC_HD bool begins_token() const { return begins_token_; }
 
-  // Once a token.
-  POSENC_HD void angles_and_weights() {
-    key_at_ = NormRotaryArgs::kNowhere;
-    if (!there_) return;
-    Warp::keep_angles(batch_, token_);
-    Warp::keep_weights();
-    if (args_.appends()) key_at_ = args_.place(args_.keys, batch_, token_);
+  POSENC_HD void angles() {
+    if (left_ <= 0 || !begins_token_) return;
+    Warp::keep_angles(here_.batch, here_.token, turns_);
+    if (!args_.appends() || x_ != 0) return;
+    const int64_t slot = args_.slot(here_.batch, here_.token);
+    places()[0] = args_.place_of_slot(args_.keys, here_.batch, slot);
+    places()[1] = args_.place_of_slot(args_.values, here_.batch, slot);
   }
 
   POSENC_HD void sum() {
@@ -233,65 +263,161 @@ class NormRotaryWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, kI
     }
   }
 
-  POSENC_HD void write() const {
-    if (as_written_ || args_.rounded_before_weight[tensor_]) {
+  POSENC_HD void write() {
+    if (left_ <= 0) return;
+    if (tensor_ == 2) {
+      write_values();
+    } else if (as_written_ || args_.rounded_before_weight[tensor_]) {
       write_heads<true>();
     } else {
       write_heads<false>();
     }
-  }
-
-  // The values of the warp's token, bit for bit.
-  POSENC_HD void append_values() const {
-    if (!there_ || !appends_values_) return;
-    const CacheTarget& cache = args_.values;
-    const int64_t slot = args_.place(cache, batch_, token_);
-    if (slot == NormRotaryArgs::kNowhere) return;
-    const T* const from = static_cast<const T*>(args_.v.in) + place(args_.v.in_strides);
-    T* const to = static_cast<T*>(cache.data) + slot;
-    const int64_t words = divide(args_.v_dim, kVector);
-    for (int64_t i = x_; i < args_.v.heads * words; i += kLanes) {
-      const int64_t head = divide(i, words), dim = (i - head * words) * kVector;
-      write_packet<T, kVector>(read_packet<T, kVector>(from + head * args_.v.in_strides.head + dim),
-                               to + head * cache.head_stride + dim);
-    }
+    --left_;
+    pass(here_);
+    begins_token_ = here_.step == 0;
   }
 
  private:
-  // visit(i, word, where it is), of the lane's words of the heads i of the step, or of the next one
-  // where `first` is kAhead.
+  // A step: a token's, and which one.
+  struct Step {
+    int batch, token, step;
+  };
+
+  // own: the warp's part of the shared memory.
+  POSENC_HD NormRotaryWarpThread(const NormRotaryParameters& parameters, char* shared, char* own,
+                                 int x, int y)
+      : Warp(parameters.args, parameters.plan, parameters.args.rotary.as_written,
+             reinterpret_cast<Number*>(own + kWordsBytes),
+             reinterpret_cast<Number*>(shared + Warp::turns_bytes(parameters.args)), x, y),
+        turns_(reinterpret_cast<Turns*>(shared)),
+        copied_(reinterpret_cast<Word*>(own)) {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) roots_[i] = 1;
+  }
+
+  // Where the token's heads are in the caches.
+  POSENC_HD int64_t* places() const {
+    return reinterpret_cast<int64_t*>(Warp::cosines() + Warp::kAngles);
+  }
+
+  // The lane's first word of a stage; its others are kLanes apart.
+  POSENC_HD Word* copied(int stage) const { return copied_ + stage * kStepWords + x_; }
+  static POSENC_HD void next_stage(int& stage) { stage = stage + 1 == kStages ? 0 : stage + 1; }
+
+  // To the warp's next step.
+  POSENC_HD void pass(Step& at) const {
+    at.step += 1;
+    if (at.step != static_cast<int>(plan_.heads)) return;
+    at.step = 0;
+    at.token += 1;
+    if (at.token != static_cast<int>(rotary_.tokens)) return;
+    at.token = 0;
+    at.batch += 1;
+  }
+
+  // Steps of a tensor.
+  POSENC_HD int steps_of(int tensor) const {
+    return (static_cast<int>(rotary_.tensors[tensor].heads) + kStepHeads - 1) / kStepHeads;
+  }
+  // 0: q, 1: k, 2: the values.
+  POSENC_HD int tensor_of(int step) const {
+    const int q_steps = steps_of(0);
+    return step < q_steps ? 0 : step < q_steps + steps_of(1) ? 1 : 2;
+  }
+  // Of the step, the lane's first head.
+  POSENC_HD int first_head(int step, int tensor) const {
+    return (tensor == 0 ? step : step - steps_of(0)) * kStepHeads + x_ / kLanesOfHead;
+  }
+  // Likewise, its first word of the values.
+  POSENC_HD int first_value(int step) const {
+    return (step - steps_of(0) - steps_of(1)) * kStepWords + x_;
+  }
+
+  static POSENC_HD int64_t place(const HeadStrides& strides, const Step& at, int head) {
+    return at.batch * strides.batch + at.token * strides.token + head * strides.head;
+  }
+
+  // visit(number of the word, head, dim) for the lane's words of the values.
   template <typename Visit>
-  POSENC_HD void for_each_word(int first, const Visit& visit) const {
+  POSENC_HD void for_each_value(int step, const Visit& visit) const {
+    const int heads = static_cast<int>(args_.v.heads);
+    const int words = static_cast<int>(args_.v_dim) / kVector;
+    const int first = first_value(step), more = kLanes / words, rest = kLanes - more * words;
+    int head = first / words, word = first - head * words;
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      if (!has(first + i)) continue;
-      const T* const head = from_ + (first + i) * kHeads * rotary_.tensors[tensor_].in_strides.head;
-#pragma unroll
-      for (int word = 0; word < kWords; ++word) visit(i, word, head + word * kUnit);
+    for (int i = 0; i < kAhead * kWords; ++i) {
+      if (head < heads) visit(i, head, word * kVector);
+      head += more;
+      word += rest;
+      if (word < words) continue;
+      head += 1;
+      word -= words;
     }
   }
 
-  // Whether the i-th head of the step is there.
-  POSENC_HD bool has(int i) const { return left_ > i * kHeads; }
+  // Asks for the words of a step, if there is one.
+  POSENC_HD void copy_ahead(bool there) {
+    if (there) {
+      copy_words(tensor_of(ahead_.step));
+      pass(ahead_);
+      next_stage(ahead_stage_);
+    }
+    end_copies();
+  }
+  POSENC_HD void copy_words(int tensor) const {
+    Word* const to = copied(ahead_stage_);
+    if (tensor == 2) {
+      const T* const from = static_cast<const T*>(args_.v.in) + place(args_.v.in_strides, ahead_, 0);
+      for_each_value(ahead_.step, [&](int i, int head, int dim) {
+        copy_word<T, kVector>(from + head * args_.v.in_strides.head + dim, to + i * kLanes);
+      });
+      return;
+    }
+    const RotaryTensor& x = rotary_.tensors[tensor];
+    const int head = first_head(ahead_.step, tensor), heads = static_cast<int>(x.heads);
+    const T* const from = static_cast<const T*>(x.in) + place(x.in_strides, ahead_, head) + dim();
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (head + i * kHeads >= heads) continue;
+#pragma unroll
+      for (int word = 0; word < kWords; ++word) {
+        copy_word<T, kVector>(from + i * kHeads * x.in_strides.head + word * kUnit,
+                              to + (i * kWords + word) * kLanes);
+      }
+    }
+  }
 
-  POSENC_HD int64_t place(const HeadStrides& strides) const {
-    return batch_ * strides.batch + token_ * strides.token;
+  // Bit for bit.
+  POSENC_HD void write_values() const {
+    const int64_t at = places()[1];
+    if (at == NormRotaryArgs::kNowhere) return;
+    T* const to = static_cast<T*>(args_.values.data) + at;
+    for_each_value(here_.step, [&](int i, int head, int dim) {
+      write_packet<T, kVector>(unpack<T, kVector>(words_[i / kWords][i % kWords]),
+                               to + head * args_.values.head_stride + dim);
+    });
   }
 
   // kRounds: steps are rounded to the format of x, no product is fused with a sum.
   template <bool kRounds>
   POSENC_HD void write_heads() const {
     const RotaryTensor& x = rotary_.tensors[tensor_];
-    const bool caches = tensor_ == 1 && key_at_ != NormRotaryArgs::kNowhere;
+    const int head = first_head(here_.step, tensor_), heads = static_cast<int>(x.heads);
+    const bool writes = x.out != nullptr;
+    T* const to =
+        writes ? static_cast<T*>(x.out) + place(x.out_strides, here_, head) + dim() : nullptr;
+    const int64_t key_at =
+        tensor_ == 1 && args_.appends() ? places()[0] : NormRotaryArgs::kNowhere;
+    const bool caches = key_at != NormRotaryArgs::kNowhere;
     T* const key =
-        caches ? static_cast<T*>(args_.keys.data) + key_at_ + head_ * args_.keys.head_stride + dim()
+        caches ? static_cast<T*>(args_.keys.data) + key_at + head * args_.keys.head_stride + dim()
                : nullptr;
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      if (!has(i)) continue;
+      if (head + i * kHeads >= heads) continue;
       const auto put = [&](const Packet<T, kVector>& packet, int word) {
-        if (writes_) {
-          write_packet<T, kVector>(packet, to_ + i * kHeads * x.out_strides.head + word * kUnit);
+        if (writes) {
+          write_packet<T, kVector>(packet, to + i * kHeads * x.out_strides.head + word * kUnit);
         }
         if (caches) {
           write_packet<T, kVector>(packet,
@@ -392,15 +518,14 @@ class NormRotaryWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, kI
     }
   }
 
-  int batch_, token_;
-  int64_t key_at_;
-  int first_step_, steps_, tensor_ = 0;
-  int head_ = 0, left_ = 0;  // the lane's first head of the step, and how many there are from it on
-  bool there_, appends_values_, writes_ = false;
-  // The lane's first word of that head.
-  const T* from_ = nullptr;
-  T* to_ = nullptr;
-  WordOf<T, kVector> words_[kAhead][kWords];
+  Turns* const turns_;  // [term, pair]
+  Word* const copied_;  // [stage, word, lane]
+  int64_t left_;        // steps of the warp, with this one
+  bool begins_token_;
+  Step here_, ahead_;
+  int stage_, ahead_stage_;
+  int tensor_ = 0;
+  Word words_[kAhead][kWords];
   Number sums_[kAllSums], roots_[kAhead];
 };
 
@@ -451,7 +576,8 @@ inline bool takes_warps(const NormRotaryArgs& args) {
   const RotaryArgs& rotary = args.rotary;
   const int64_t size = item_size(rotary.dtype);
   bool fits = size <= 4 && warp_shape(rotary) >= 0 && rotary.rows() < Policy::kNarrow &&
-              rotary.angle_heads() == 1 && (!args.norm || (args.norm_first && !args.over_token)) &&
+              rotary.angle_heads() == 1 && rotary.inv_freq.terms() <= Policy::kWarpTerms &&
+              (!args.norm || (args.norm_first && !args.over_token)) &&
               args.v_dim * size % 16 == 0;
   for (int i = 0; i < 2; ++i) {
     const RotaryTensor& x = rotary.tensors[i];
@@ -483,24 +609,22 @@ auto visit_warp_thread(const RotaryArgs& rotary, const Visit& visit) {
   });
 }
 
-// `heads` and `piece_heads` of the plan are steps of a warp here.
+// `heads` of the plan are the steps of a token, `piece_heads` those of a warp.
 template <typename Thread>
 NormRotaryPlan plan_norm_rotary_warps(const NormRotaryArgs& args, const Room& room) {
-  const RotaryArgs& rotary = args.rotary;
   NormRotaryPlan plan;
-  const int64_t rows = rotary.rows();
-  plan.heads = Thread::steps(rotary.tensors[0].heads) + Thread::steps(rotary.tensors[1].heads);
-  if (rows == 0 || (plan.heads == 0 && args.v.heads == 0)) return plan;
+  plan.heads = Thread::steps(args);
+  const int64_t all = args.rotary.rows() * plan.heads;
+  if (all == 0) return plan;
   plan.own_angles = true;
   plan.threads_x = kLanes;
-  plan.threads_y = static_cast<int>(std::min<int64_t>(rows, Policy::kWarpThreads / kLanes));
-  plan.shared_bytes = sizeof(typename Thread::Number) * Thread::kNumbersOfWarp *
-                      static_cast<size_t>(plan.threads_y);
-  const int64_t pieces = divide_up(rows, plan.threads_y);
+  plan.threads_y = static_cast<int>(std::min<int64_t>(all, Policy::kWarpThreads / kLanes));
+  plan.shared_bytes = Thread::shared_bytes(args, plan.threads_y);
+  // As many to one warp as to the next, of those that are there at a time: what a block prepares is
+  // prepared once, and the words of a step arrive during the one before it.
   const int64_t places = room.blocks(plan.threads(), plan.shared_bytes);
-  const int64_t most = std::max<int64_t>(plan.heads, 1);
-  plan.piece_heads = units_of_piece(pieces, most, most, places);
-  plan.take_pieces(pieces, divide_up(most, plan.piece_heads), room.limit);
+  plan.piece_heads = divide_up(all, places * plan.threads_y);
+  plan.take_pieces(divide_up(all, plan.piece_heads * plan.threads_y), 1, room.limit);
   return plan;
 }
 

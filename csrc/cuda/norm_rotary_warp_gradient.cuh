@@ -37,15 +37,18 @@ class NormGradientWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, 
   static constexpr int kAllSums = 2 * kSums;
   static constexpr int kLaneWeights = kWords * kVector;
 
-  // Of a warp: the sums for dw of the tensor that is not at hand, beside what the forward keeps.
-  static constexpr int kNumbersOfWarp = Warp::kNumbersOfWarp + kLaneWeights * kLanes;
+  // Shared memory of a warp: angles, weights, the sums for dw of the tensor that is not at hand,
+  // and the turns of frequencies.
+  static constexpr int kNumbersOfWarp = Warp::kAngles + Warp::kWeights + kLaneWeights * kLanes;
+  static POSENC_HD size_t warp_bytes(const NormRotaryArgs& args) {
+    return kNumbersOfWarp * sizeof(Number) + Warp::turns_bytes(args);
+  }
 
   POSENC_HD NormGradientWarpThread(const NormGradientParameters& parameters, char* shared, int x,
                                    int y)
-      : Warp(parameters.args.forward, parameters.plan, false,
-             shared + y * kNumbersOfWarp * sizeof(Number), x, y),
-        gradient_(parameters.args),
-        tokens_(static_cast<int>(parameters.plan.rounds)) {}
+      : NormGradientWarpThread(
+            parameters,
+            reinterpret_cast<Number*>(shared + y * warp_bytes(parameters.args.forward)), x, y) {}
 
   POSENC_HD int tokens() const { return tokens_; }
 
@@ -55,7 +58,8 @@ class NormGradientWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, 
     steps_ = q_steps_ + steps_of(1);
     for_each_number([&](int word, int j) { weights_[word][j] = 0; });
     swap_weights(true);
-    Warp::keep_weights();
+    Warp::keep_turns(turns_, x_, kLanes);
+    Warp::keep_weights(x_, kLanes);
   }
 
   // Heads of the warp's token are done in so many steps.
@@ -73,7 +77,7 @@ class NormGradientWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, 
   }
 
   POSENC_HD void angles() const {
-    if (there_) Warp::keep_angles(batch_, token_);
+    if (there_) Warp::keep_angles(batch_, token_, turns_);
   }
 
   // Heads of q, then of k.
@@ -200,6 +204,14 @@ class NormGradientWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, 
   }
 
  private:
+  // shared: the warp's own.
+  POSENC_HD NormGradientWarpThread(const NormGradientParameters& parameters, Number* shared, int x,
+                                   int y)
+      : Warp(parameters.args.forward, parameters.plan, false, shared, shared + Warp::kAngles, x, y),
+        gradient_(parameters.args),
+        tokens_(static_cast<int>(parameters.plan.rounds)),
+        turns_(reinterpret_cast<Turns*>(shared + kNumbersOfWarp)) {}
+
   POSENC_HD int steps_of(int tensor) const {
     return (static_cast<int>(rotary_.tensors[tensor].heads) + kHeads - 1) / kHeads;
   }
@@ -228,7 +240,7 @@ class NormGradientWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, 
   POSENC_HD void swap_weights(bool only_keep = false) {
     constexpr int kAtOnce = kVector < 4 ? kVector : 4;
     // Neighboring lanes beside each other.
-    Number* kept = Warp::cosines() + Warp::kNumbersOfWarp + kAtOnce * x_;
+    Number* kept = Warp::cosines() + Warp::kAngles + Warp::kWeights + kAtOnce * x_;
 #pragma unroll
     for (int word = 0; word < kWords; ++word) {
 #pragma unroll
@@ -247,6 +259,7 @@ class NormGradientWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, 
 
   const NormRotaryGradientArgs& gradient_;
   const int tokens_;
+  Turns* const turns_;
   int piece_ = 0, q_steps_ = 0, steps_ = 0, batch_ = 0, token_ = 0, tensor_ = 0;
   int left_ = 0;  // heads of the tensor from the lane's on
   bool there_ = false;
@@ -281,8 +294,7 @@ NormGradientPlan plan_norm_gradient_warps(const NormRotaryGradientArgs& args,
   plan.own_angles = true;
   plan.threads_x = kLanes;
   plan.threads_y = Policy::kThreads / kLanes;
-  plan.shared_bytes = sizeof(typename Thread::Number) * Thread::kNumbersOfWarp *
-                      static_cast<size_t>(plan.threads_y);
+  plan.shared_bytes = Thread::warp_bytes(args.forward) * static_cast<size_t>(plan.threads_y);
   // Tokens of each warp.
   plan.rounds = divide_up(rotary.rows(), plan.threads_y * NormRotaryGradientArgs::kMostPieces);
   plan.take_pieces(divide_up(rotary.rows(), plan.rounds * plan.threads_y), 1, limit);

@@ -102,6 +102,21 @@ __device__ inline void load(const void* from, uint16_t& word) {
                : "memory");
 }
 
+// From global to shared memory, past the registers: on its way until wait_for_copies.
+template <int kBytes>
+__device__ inline void load_into_shared(const void* from, void* to) {
+  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  if constexpr (kBytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at),
+                 "l"(__cvta_generic_to_global(from))
+                 : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(at),
+                 "l"(__cvta_generic_to_global(from)), "n"(kBytes)
+                 : "memory");
+  }
+}
+
 __device__ inline void store(void* to, const uint4& word) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)),
                "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w)
@@ -166,6 +181,31 @@ POSENC_HD inline void request(const T* from) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(from)));
 #else
   global_address("request", from);
+#endif
+}
+
+// A word of global memory to one of shared memory, which the same thread reads after
+// wait_for_copies.
+template <typename T, int kCount>
+POSENC_HD inline void copy_word(const T* from, WordOf<T, kCount>* to) {
+#if defined(__CUDA_ARCH__)
+  load_into_shared<sizeof(*to)>(from, to);
+#else
+  *shared_address("copy_word", to) =
+      *global_address("copy_word", reinterpret_cast<const WordOf<T, kCount>*>(from));
+#endif
+}
+// Copies up to here are a group: some, or none.
+POSENC_HD inline void end_copies() {
+#if defined(__CUDA_ARCH__)
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+// Until all groups but the last kLater are there.
+template <int kLater>
+POSENC_HD inline void wait_for_copies() {
+#if defined(__CUDA_ARCH__)
+  asm volatile("cp.async.wait_group %0;" ::"n"(kLater) : "memory");
 #endif
 }
 

@@ -15,7 +15,17 @@ struct Policy {
   // Likewise of threads whose warps wait for nobody: up to 96 registers. A warp has 2 KiB of reads
   // in flight, so that 20 of them have 40.
   static constexpr int kWarpThreads = 128;
-  static constexpr int kWarpBlocksPerProcessor = 5;
+#ifndef WBLOCKS
+#define WBLOCKS 5
+#endif
+  static constexpr int kWarpBlocksPerProcessor = WBLOCKS;
+#ifndef WSTAGES
+#define WSTAGES 3
+#endif
+  // Steps of such a warp that are in shared memory or on their way to it.
+  static constexpr int kWarpStages = WSTAGES;
+  // Frequencies of a pair, at most, that they add up: there is shared memory for so many.
+  static constexpr int64_t kWarpTerms = 8;
   // Likewise of threads that write tables, which wait for arithmetic alone.
   static constexpr int kTableBlocksPerProcessor = 3;
   // Vectors of a row that one block takes, at most; fewer where they need more shared memory.

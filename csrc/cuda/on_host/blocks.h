@@ -157,6 +157,19 @@ class Block {
     return first;
   }
 
+  // Likewise where every warp goes its own way: whether one of them goes on.
+  template <typename Answer>
+  bool any(const Answer& answer) {
+    bool found = false;
+    for (size_t i = 0; i < threads_.size(); ++i) {
+      const bool own = answer(threads_[i]);
+      found = found || own;
+      if (own == answer(threads_[i - i % static_cast<size_t>(lanes_)])) continue;
+      accesses.fail("expected all lanes of a warp to take the same steps, got some that do not");
+    }
+    return found;
+  }
+
   // As add_lanes of launch.cuh: values(thread) are the kCount numbers of a thread. Every lane reads
   // what the others had before the step, in whatever order they take it. mask: those that take
   // part.

@@ -15,30 +15,22 @@ void run_norm_rotary_warps(const NormRotaryArgs& args) {
     const auto plan = [&](const Room& room) {
       return NormRotaryParameters{args, plan_norm_rotary_warps<Thread>(args, room)};
     };
-    launch<Thread>(plan, [&](Block<Thread>& block, int64_t x, int64_t y) {
+    launch<Thread>(plan, [&](Block<Thread>& block, int64_t x, int64_t /*y*/) {
       block.each([&](Thread& thread) {
-        thread.begin(x, y);
-        thread.take(0);
-        thread.request_words();
-        thread.angles_and_weights();
+        thread.begin(x);
+        thread.stage();
       });
-      for (int step = 0; step < block.agreed([](Thread& thread) { return thread.steps(); });
-           ++step) {
-        block.each([&](Thread& thread) {
-          thread.read();
-          if (args.norm) thread.sum();
-        });
+      while (block.any([](Thread& thread) { return thread.has_step(); })) {
+        block.each([](Thread& thread) { thread.take(); });
+        block.each([](Thread& thread) { thread.angles(); });
         if (args.norm) {
+          block.each([](Thread& thread) { thread.sum(); });
           block.template add_lanes<Thread::kLanesOfHead, Thread::kAllSums>(
               [](Thread& thread) { return thread.sums(); });
+          block.each([](Thread& thread) { thread.finish_sums(); });
         }
-        block.each([&](Thread& thread) {
-          if (args.norm) thread.finish_sums();
-          thread.write();
-          thread.take(step + 1);
-        });
+        block.each([](Thread& thread) { thread.write(); });
       }
-      block.each([](Thread& thread) { thread.append_values(); });
     });
   });
 }

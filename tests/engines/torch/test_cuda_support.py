@@ -36,7 +36,7 @@ def machine(monkeypatch):
     )
     monkeypatch.setattr(cuda, "_ops", operators)
     monkeypatch.setattr(cuda, "_usable", {})
-    monkeypatch.setattr(torch, "version", SimpleNamespace(cuda="13.0"))
+    monkeypatch.setattr(torch, "version", SimpleNamespace(cuda="13.0", hip=None))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     return found
 
@@ -85,7 +85,7 @@ def test_a_build_without_cuda_says_so_once(machine):
 
 
 def test_a_torch_without_cuda(machine, monkeypatch):
-    monkeypatch.setattr(torch, "version", SimpleNamespace(cuda=None))
+    monkeypatch.setattr(torch, "version", SimpleNamespace(cuda=None, hip=None))
     assert cuda.problem(0) == "this build of torch has no CUDA"
 
 
