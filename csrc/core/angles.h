@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 #include "core/phase.h"
@@ -160,11 +161,28 @@ struct InverseFrequencies {
   POSENC_HD int64_t offset(int64_t term, int64_t head, int64_t pair) const {
     return term * axis_stride + head * head_stride + pair * stride;
   }
-  POSENC_HD Turns turns(int64_t term, int64_t head, int64_t pair) const {
+  // The bits of a frequency, which memory takes a while to deliver, and what they are in turns.
+  POSENC_HD uint64_t bits(int64_t term, int64_t head, int64_t pair) const {
     const int64_t at = offset(term, head, pair);
-    return turns_from_radians(dtype == Dtype::kFloat32
-                                  ? to_binary(static_cast<const float*>(data)[at])
-                                  : to_binary(static_cast<const double*>(data)[at]));
+    uint64_t bits = 0;
+    if (dtype == Dtype::kFloat32) {
+      const float number = static_cast<const float*>(data)[at];
+      memcpy(&bits, &number, sizeof number);
+    } else {
+      const double number = static_cast<const double*>(data)[at];
+      memcpy(&bits, &number, sizeof number);
+    }
+    return bits;
+  }
+  POSENC_HD Turns turns_of(uint64_t bits) const {
+    float narrow;
+    double wide;
+    memcpy(&narrow, &bits, sizeof narrow);
+    memcpy(&wide, &bits, sizeof wide);
+    return turns_from_radians(dtype == Dtype::kFloat32 ? to_binary(narrow) : to_binary(wide));
+  }
+  POSENC_HD Turns turns(int64_t term, int64_t head, int64_t pair) const {
+    return turns_of(bits(term, head, pair));
   }
   POSENC_HD double radians(int64_t term, int64_t head, int64_t pair) const {
     const int64_t at = offset(term, head, pair);

@@ -177,6 +177,9 @@ POSENC_HD inline Position split_position(Binary p) {
 // 1 / (2 pi) as a fixed-point fraction, most significant word first.
 constexpr uint64_t kInverseTau0 = 0x28be60db9391054a, kInverseTau1 = 0x7f09d5f47d4d3770,
                    kInverseTau2 = 0x36d8a5664f10e410, kInverseTau3 = 0x7f9458eaf7aef158;
+// 2 / pi = 4 / (2 pi), likewise.
+constexpr uint64_t kTwoByPi0 = kInverseTau0 << 2 | kInverseTau1 >> 62,
+                   kTwoByPi1 = kInverseTau1 << 2 | kInverseTau2 >> 62;
 
 // The nearest multiple of 2^-64 turn to w radians; |w| < kMaxFrequency.
 POSENC_HD inline Turns turns_from_radians(Binary w) {
@@ -185,15 +188,13 @@ POSENC_HD inline Turns turns_from_radians(Binary w) {
   uint64_t fraction, whole;
   if (w.exponent < -51) {
     // Less than 2 radians, nearly every frequency there is: less than a turn, and 128 bits of
-    // 1 / 2 pi are enough. This decides how long a decoding step takes.
-    const uint64_t low = w.mantissa * kInverseTau0;
-    const uint64_t middle = low + multiply_high(w.mantissa, kInverseTau1);
-    const uint64_t high = multiply_high(w.mantissa, kInverseTau0) + (middle < low);
-    const int shift = -w.exponent;  // of (high, middle), in 52 .. 115, with rounding
-    fraction = shift < 64
-                   ? (high << (64 - shift)) + (middle >> shift) + ((middle >> (shift - 1)) & 1)
-               : shift == 64 ? high + (middle >> 63)
-                             : (high >> (shift - 64)) + ((high >> (shift - 65)) & 1);
+    // 2 / pi are enough. Both factors are as large as 64 bits can hold them, so that the high word
+    // of the product has all bits of the result. This decides how long a decoding step takes.
+    const uint64_t mantissa = w.mantissa << 11;
+    const uint64_t low = mantissa * kTwoByPi0;
+    const uint64_t middle = low + multiply_high(mantissa, kTwoByPi1);
+    const uint64_t high = multiply_high(mantissa, kTwoByPi0) + (middle < low);
+    fraction = ((high >> (-52 - w.exponent)) + 1) >> 1;  // by 0 .. 63, and the last with rounding
     whole = 0;
   } else {
     // mantissa * 2^10 / 2 pi, 64 bits before the point and 128 behind it, then back by `shift`.

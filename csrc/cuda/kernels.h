@@ -28,6 +28,9 @@ namespace posenc::cuda {
 struct Queue {
   int device;  // the current one, which has all memory
   cudaStream_t stream;
+  // Programmatic dependent launch: a kernel that waits_for_others() may be launched while the one
+  // before it in the stream still runs. Of GPUs of compute capability 9.0 and newer.
+  bool programmatic = false;
 };
 
 // Arguments are checked. Errors are those of the launch.

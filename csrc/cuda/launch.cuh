@@ -26,6 +26,16 @@ __device__ void for_each_piece(const Plan& plan, const Work& work) {
   }
 }
 
+// A kernel of programmatic dependent launches: until all that was launched before it has ended and
+// can be read; before it, nothing of global memory is. The one after it may be launched from then
+// on, and waits likewise.
+__device__ inline void wait_for_others() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 // values[i] of every lane -> the sum of values[i] of kWidth neighboring lanes, by halves: with the
 // lane kWidth / 2 away, then kWidth / 4 ... Of those alone that are kApart apart. All lanes of the
 // warp take part.
@@ -47,6 +57,7 @@ cudaError_t ask_room(void (*kernel)(Parameters), int device, Room& room) {
   cudaError_t error = cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel));
   if (error != cudaSuccess) return error;
   room.registers = attributes.numRegs;
+  room.compiled_for = attributes.binaryVersion;
   const auto ask = [&](int64_t& to, cudaDeviceAttr attribute) {
     int value = 0;
     if (error == cudaSuccess) error = cudaDeviceGetAttribute(&value, attribute, device);
@@ -64,7 +75,8 @@ cudaError_t ask_room(void (*kernel)(Parameters), int device, Room& room) {
 // kernel(parameters) on the grid of parameters.plan, where parameters = plan(room). The room is
 // asked for once: of every kernel, which is the only one of its Thread, and device. The error is
 // that of this launch, not what an earlier one may have left behind.
-template <typename Thread, typename Parameters, typename Plan>
+// kWaits: the kernel calls wait_for_others() first of all.
+template <typename Thread, bool kWaits = false, typename Parameters, typename Plan>
 cudaError_t launch(void (*kernel)(Parameters), Queue queue, const Plan& plan) {
   constexpr int kDevices = 64;                      // beyond them it is asked for anew
   static std::atomic<const Room*> rooms[kDevices];  // never freed
@@ -86,8 +98,15 @@ cudaError_t launch(void (*kernel)(Parameters), Queue queue, const Plan& plan) {
   const dim3 grid(static_cast<unsigned>(shape.grid_x), static_cast<unsigned>(shape.grid_y));
   const dim3 block(shape.threads_x, shape.threads_y, shape.threads_z);
   void* arguments[] = {const_cast<Parameters*>(&parameters)};
-  return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, block, arguments,
-                          shape.shared_bytes, queue.stream);
+  const auto* const function = reinterpret_cast<const void*>(kernel);
+  if (!kWaits || !queue.programmatic || known->compiled_for < 90) {
+    return cudaLaunchKernel(function, grid, block, arguments, shape.shared_bytes, queue.stream);
+  }
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{grid, block, shape.shared_bytes, queue.stream, &attribute, 1};
+  return cudaLaunchKernelExC(&config, function, arguments);
 }
 
 // Of the threads that stage something in shared memory and then write tiles.

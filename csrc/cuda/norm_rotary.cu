@@ -12,6 +12,7 @@ template <typename Thread>
 __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocksPerProcessor)
     norm_rotary_kernel(const __grid_constant__ NormRotaryParameters parameters) {
   extern __shared__ __align__(128) char shared[];
+  wait_for_others();
   Thread thread(parameters, shared, threadIdx.x, threadIdx.y);
   for_each_piece(parameters.plan, [&](int64_t x, int64_t y) {
     thread.begin(x, y);
@@ -55,7 +56,8 @@ __global__ void __launch_bounds__(Policy::kWarpThreads, Policy::kWarpBlocksPerPr
   Thread thread(parameters, shared, threadIdx.x, threadIdx.y);
   for_each_piece(parameters.plan, [&](int64_t x, int64_t /*y*/) {
     thread.begin(x);
-    thread.stage();
+    wait_for_others();
+    thread.read();
     __syncthreads();
     while (thread.has_step()) {
       thread.take();
@@ -80,14 +82,14 @@ cudaError_t norm_rotary(const NormRotaryArgs& args, Queue queue) {
   if (takes_warps(args)) {
     return visit_warp_thread<NormRotaryWarpThread>(args.rotary, [&](auto* type) {
       using Thread = std::remove_pointer_t<decltype(type)>;
-      return launch<Thread>(norm_rotary_warp_kernel<Thread>, queue, [&](const Room& room) {
+      return launch<Thread, true>(norm_rotary_warp_kernel<Thread>, queue, [&](const Room& room) {
         return NormRotaryParameters{args, plan_norm_rotary_warps<Thread>(args, room)};
       });
     });
   }
   return visit_norm_rotary_thread(args, [&](auto* type) {
     using Thread = std::remove_pointer_t<decltype(type)>;
-    return launch<Thread>(norm_rotary_kernel<Thread>, queue, [&](const Room& room) {
+    return launch<Thread, true>(norm_rotary_kernel<Thread>, queue, [&](const Room& room) {
       return NormRotaryParameters{args, plan_norm_rotary<Thread>(args, room)};
     });
   });

@@ -36,6 +36,9 @@ struct NormRotaryPlan : LaunchPlan {
   int64_t piece_heads = 0;  // of a piece
   int row_numbers = 0;      // of a head in shared memory: even
   bool own_angles = false;  // computed by whoever turns a pair: heads differ, or there is no room
+  // Of warps: what a step's number is divided by to find its place; 32 bits hold all of them.
+  Divisor by_heads, by_tokens;
+  bool narrow = false;
 };
 
 struct NormRotaryParameters {

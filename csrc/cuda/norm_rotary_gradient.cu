@@ -51,6 +51,7 @@ __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocksPerProcessor)
   Thread thread(parameters, shared, threadIdx.x, threadIdx.y);
   for_each_piece(parameters.plan, [&](int64_t x, int64_t /*y*/) {
     thread.begin(x);
+    __syncthreads();
     for (int token = 0; token < thread.tokens(); ++token) {
       __syncwarp();
       thread.begin_token(token);

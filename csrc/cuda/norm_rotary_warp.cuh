@@ -193,23 +193,21 @@ class NormRotaryWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, kI
            divide_up(values, kStepWords);
   }
 
-  // Takes up the steps of a piece, and asks for the words of the first ones.
+  // Takes up the steps of a piece.
   POSENC_HD void begin(int64_t piece) {
-    const int64_t first = (piece * plan_.threads_y + y_) * plan_.piece_heads;
-    const int64_t row = divide(first, plan_.heads), all = rotary_.rows() * plan_.heads;
-    left_ = first + plan_.piece_heads < all ? plan_.piece_heads : all - first;
-    begins_token_ = true;
-    here_.batch = static_cast<int>(divide(row, rotary_.tokens));
-    here_.token = static_cast<int>(row - here_.batch * rotary_.tokens);
-    here_.step = static_cast<int>(first - row * plan_.heads);
+    if (plan_.narrow) {
+      take_steps(static_cast<int32_t>(piece));
+    } else {
+      take_steps(piece);
+    }
     ahead_ = here_;
     stage_ = ahead_stage_ = 0;
-#pragma unroll 1
-    for (int i = 0; i < kStages - 1; ++i) copy_ahead(i < left_);
   }
 
-  // Once a piece, by all threads of the block.
-  POSENC_HD void stage() const {
+  // Asks for the words of the first steps, and reads what the block prepares.
+  POSENC_HD void read() {
+#pragma unroll 1
+    for (int i = 0; i < kStages - 1; ++i) copy_ahead(i < left_);
     Warp::keep_turns(turns_, Warp::thread(), plan_.threads());
     Warp::keep_weights(Warp::thread(), plan_.threads());
   }
@@ -282,6 +280,19 @@ class NormRotaryWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, kI
   struct Step {
     int batch, token, step;
   };
+
+  template <typename Index>
+  POSENC_HD void take_steps(Index piece) {
+    const Index steps = static_cast<Index>(plan_.heads), each = static_cast<Index>(plan_.piece_heads);
+    const Index first = (piece * plan_.threads_y + y_) * each;
+    const Index all = static_cast<Index>(rotary_.rows()) * steps;
+    left_ = first + each < all ? each : all - first;
+    begins_token_ = true;
+    const Index row = plan_.by_heads.divide(first), batch = plan_.by_tokens.divide(row);
+    here_.batch = static_cast<int>(batch);
+    here_.token = static_cast<int>(row - batch * static_cast<Index>(rotary_.tokens));
+    here_.step = static_cast<int>(first - row * steps);
+  }
 
   // own: the warp's part of the shared memory.
   POSENC_HD NormRotaryWarpThread(const NormRotaryParameters& parameters, char* shared, char* own,
@@ -520,7 +531,7 @@ class NormRotaryWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, kI
 
   Turns* const turns_;  // [term, pair]
   Word* const copied_;  // [stage, word, lane]
-  int64_t left_;        // steps of the warp, with this one
+  int64_t left_;        // steps of the warp, with this one; not above 0: none
   bool begins_token_;
   Step here_, ahead_;
   int stage_, ahead_stage_;
@@ -625,6 +636,9 @@ NormRotaryPlan plan_norm_rotary_warps(const NormRotaryArgs& args, const Room& ro
   const int64_t places = room.blocks(plan.threads(), plan.shared_bytes);
   plan.piece_heads = divide_up(all, places * plan.threads_y);
   plan.take_pieces(divide_up(all, plan.piece_heads * plan.threads_y), 1, room.limit);
+  plan.by_heads = Divisor(plan.heads);
+  plan.by_tokens = Divisor(args.rotary.tokens);
+  plan.narrow = all + plan.piece_heads * plan.threads_y < Policy::kNarrow;
   return plan;
 }
 

@@ -10,7 +10,7 @@
 // Once a token angles are computed, for all of its heads. In a step g is turned back, both sums of
 // a head are added across lanes, dx is written; the next step's words are on their way meanwhile.
 // At the end of a piece the lanes that have the same dims are added up: a row of partial sums for
-// each warp and tensor. Nothing waits for another warp.
+// each warp and tensor. Once a piece has begun, nothing waits for another warp.
 #pragma once
 
 #include <algorithm>
@@ -37,18 +37,25 @@ class NormGradientWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, 
   static constexpr int kAllSums = 2 * kSums;
   static constexpr int kLaneWeights = kWords * kVector;
 
-  // Shared memory of a warp: angles, weights, the sums for dw of the tensor that is not at hand,
-  // and the turns of frequencies.
-  static constexpr int kNumbersOfWarp = Warp::kAngles + Warp::kWeights + kLaneWeights * kLanes;
-  static POSENC_HD size_t warp_bytes(const NormRotaryArgs& args) {
-    return kNumbersOfWarp * sizeof(Number) + Warp::turns_bytes(args);
+  // Shared memory of a block: frequencies in turns, weights, and of each warp angles and the sums
+  // for dw of the tensor that is not at hand.
+  static constexpr int kNumbersOfWarp = Warp::kAngles + kLaneWeights * kLanes;
+  static POSENC_HD size_t block_bytes(const NormRotaryArgs& args) {
+    return Warp::turns_bytes(args) + Warp::kWeights * sizeof(Number);
+  }
+  static size_t shared_bytes(const NormRotaryArgs& args, int warps) {
+    return block_bytes(args) + static_cast<size_t>(warps * kNumbersOfWarp) * sizeof(Number);
   }
 
   POSENC_HD NormGradientWarpThread(const NormGradientParameters& parameters, char* shared, int x,
                                    int y)
-      : NormGradientWarpThread(
-            parameters,
-            reinterpret_cast<Number*>(shared + y * warp_bytes(parameters.args.forward)), x, y) {}
+      : Warp(parameters.args.forward, parameters.plan, false,
+             reinterpret_cast<Number*>(shared + block_bytes(parameters.args.forward)) +
+                 y * kNumbersOfWarp,
+             reinterpret_cast<Number*>(shared + Warp::turns_bytes(parameters.args.forward)), x, y),
+        gradient_(parameters.args),
+        tokens_(static_cast<int>(parameters.plan.rounds)),
+        turns_(reinterpret_cast<Turns*>(shared)) {}
 
   POSENC_HD int tokens() const { return tokens_; }
 
@@ -58,8 +65,8 @@ class NormGradientWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, 
     steps_ = q_steps_ + steps_of(1);
     for_each_number([&](int word, int j) { weights_[word][j] = 0; });
     swap_weights(true);
-    Warp::keep_turns(turns_, x_, kLanes);
-    Warp::keep_weights(x_, kLanes);
+    Warp::keep_turns(turns_, Warp::thread(), plan_.threads());
+    Warp::keep_weights(Warp::thread(), plan_.threads());
   }
 
   // Heads of the warp's token are done in so many steps.
@@ -204,14 +211,6 @@ class NormGradientWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, 
   }
 
  private:
-  // shared: the warp's own.
-  POSENC_HD NormGradientWarpThread(const NormGradientParameters& parameters, Number* shared, int x,
-                                   int y)
-      : Warp(parameters.args.forward, parameters.plan, false, shared, shared + Warp::kAngles, x, y),
-        gradient_(parameters.args),
-        tokens_(static_cast<int>(parameters.plan.rounds)),
-        turns_(reinterpret_cast<Turns*>(shared + kNumbersOfWarp)) {}
-
   POSENC_HD int steps_of(int tensor) const {
     return (static_cast<int>(rotary_.tensors[tensor].heads) + kHeads - 1) / kHeads;
   }
@@ -240,7 +239,7 @@ class NormGradientWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, 
   POSENC_HD void swap_weights(bool only_keep = false) {
     constexpr int kAtOnce = kVector < 4 ? kVector : 4;
     // Neighboring lanes beside each other.
-    Number* kept = Warp::cosines() + Warp::kAngles + Warp::kWeights + kAtOnce * x_;
+    Number* kept = Warp::cosines() + Warp::kAngles + kAtOnce * x_;
 #pragma unroll
     for (int word = 0; word < kWords; ++word) {
 #pragma unroll
@@ -294,7 +293,7 @@ NormGradientPlan plan_norm_gradient_warps(const NormRotaryGradientArgs& args,
   plan.own_angles = true;
   plan.threads_x = kLanes;
   plan.threads_y = Policy::kThreads / kLanes;
-  plan.shared_bytes = Thread::warp_bytes(args.forward) * static_cast<size_t>(plan.threads_y);
+  plan.shared_bytes = Thread::shared_bytes(args.forward, plan.threads_y);
   // Tokens of each warp.
   plan.rounds = divide_up(rotary.rows(), plan.threads_y * NormRotaryGradientArgs::kMostPieces);
   plan.take_pieces(divide_up(rotary.rows(), plan.rounds * plan.threads_y), 1, limit);

@@ -8,17 +8,12 @@
 
 #include "core/half.h"
 #include "core/view.h"
+#include "cuda/divide.h"
 #if !defined(__CUDACC__)
 #include "cuda/on_host/accesses.h"
 #endif
 
 namespace posenc::cuda {
-
-// Unsigned quotient; 64-bit division takes a GPU five times as long as 32-bit.
-POSENC_HD inline int64_t divide(int64_t a, int64_t b) {
-  if (((a | b) >> 32) == 0) return static_cast<uint32_t>(a) / static_cast<uint32_t>(b);
-  return a / b;
-}
 
 template <typename T, int kCount>
 struct alignas(sizeof(T) * kCount) Packet {

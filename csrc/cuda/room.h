@@ -36,6 +36,7 @@ struct Room {
   Gpu gpu;
   int64_t registers = 128;  // of a thread of the kernel
   GridLimit limit;
+  int compiled_for = 90;  // compute capability of its machine code, times 10
 
   // All that blocks() depends on.
   std::array<int64_t, 7> key() const {

@@ -14,6 +14,8 @@ __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocksPerProcessor)
   Thread thread(parameters, shared, threadIdx.x, threadIdx.y, threadIdx.z);
   for_each_piece(parameters.plan, [&](int64_t x, int64_t y) {
     thread.begin(x, y);
+    wait_for_others();
+    thread.read();
     thread.frequencies();
     if (thread.has_frequencies()) __syncthreads();
     thread.angles();
@@ -25,7 +27,7 @@ __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocksPerProcessor)
 cudaError_t rotary_of_group(const RotaryArgs& args, Queue queue) {
   return visit_rotary_thread(args, [&](auto* type) {
     using Thread = std::remove_pointer_t<decltype(type)>;
-    return launch<Thread>(rotary_kernel<Thread>, queue, [&](const Room& room) {
+    return launch<Thread, true>(rotary_kernel<Thread>, queue, [&](const Room& room) {
       return RotaryParameters{args, plan_rotary<Thread>(args, room)};
     });
   });

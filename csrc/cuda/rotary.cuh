@@ -45,6 +45,8 @@ struct RotaryPlan : LaunchPlan {
   int thread_heads = 0, thread_q_heads = 0;
   int64_t rest = 0, q_rest = 0;
   HeadSteps in, out;
+  // What a piece's numbers are divided by to find its place.
+  Divisor by_tokens, by_vector_blocks, by_head_blocks;
   bool narrow = false;  // 32 bits hold every index and offset
 
   POSENC_HD int64_t head_step() const { return head_blocks * threads_z; }
@@ -81,9 +83,9 @@ class RotaryBlock {
     const Index piece = static_cast<Index>(piece_y);
     Index head_block = 0, vector_block = 0, group = 0;
     if (plan_.pieces_y > 1) {
-      head_block = quotient<Index>(piece, plan_.vector_blocks);
+      head_block = plan_.by_vector_blocks.divide(piece);
       vector_block = piece - head_block * static_cast<Index>(plan_.vector_blocks);
-      group = quotient<Index>(head_block, plan_.head_blocks);
+      group = plan_.by_head_blocks.divide(head_block);
       head_block -= group * static_cast<Index>(plan_.head_blocks);
     }
     group_ = group;
@@ -113,7 +115,7 @@ class RotaryBlock {
     const Index tokens = static_cast<Index>(args_.tokens);
     in_range_ = row < static_cast<Index>(args_.batch) * tokens;
     working_ = in_range_ && there_;
-    const Index batch = quotient<Index>(row, tokens);
+    const Index batch = plan_.by_tokens.divide(row);
     batch_ = batch;
     token_ = row - batch * tokens;
   }
@@ -125,12 +127,20 @@ class RotaryBlock {
     return static_cast<Index>(static_cast<uint32_t>(a) / static_cast<uint32_t>(b));
   }
 
+  // Reads the thread's first frequency, which frequencies() takes: memory delivers it meanwhile.
+  POSENC_HD void read_frequency() {
+    if (!has_frequencies() || thread() >= block_pairs_) return;
+    first_frequency_ = args_.inv_freq.bits(0, group_, first_pair_ + thread());
+  }
+
   // Of the group.
   POSENC_HD void frequencies() {
     if (!has_frequencies()) return;
+    uint64_t bits = first_frequency_;
     for (int term = 0; term < args_.inv_freq.terms(); ++term) {
       for (int i = thread(); i < block_pairs_; i += threads()) {
-        turns()[term * block_pairs_ + i] = args_.inv_freq.turns(term, group_, first_pair_ + i);
+        if (term > 0 || i != thread()) bits = args_.inv_freq.bits(term, group_, first_pair_ + i);
+        turns()[term * block_pairs_ + i] = args_.inv_freq.turns_of(bits);
       }
     }
   }
@@ -362,6 +372,7 @@ class RotaryBlock {
   int block_pairs_;
   int64_t first_pair_, batch_, token_, dim_, in_dim_;
   int64_t group_, first_head_;
+  uint64_t first_frequency_;
 };
 
 // At its work on one of the pieces that the grid consists of.
@@ -378,15 +389,21 @@ class RotaryThread : public RotaryBlock<T, kVector, kInterleaved> {
   POSENC_HD RotaryThread(const RotaryParameters& parameters, char* shared, int x, int y, int z)
       : Block(parameters.args, parameters.plan, shared, x, y, z) {}
 
-  // Takes up a piece and requests the first heads, which arrive while angles are computed.
+  // Takes up a piece.
   POSENC_HD void begin(int64_t piece_x, int64_t piece_y) {
     if (plan_.narrow) {
       take<int32_t>(piece_x, piece_y);
     } else {
       take<int64_t>(piece_x, piece_y);
     }
-    if (this->working_ && this->rotates_) read(0);
+  }
+
+  // Reads what angles are made of, for which others wait, and the first heads, which arrive while
+  // angles are computed.
+  POSENC_HD void read() {
+    this->read_frequency();
     position_ = this->row_position();
+    if (this->working_ && this->rotates_) read_heads(0);
   }
 
   using Block::frequencies, Block::has_frequencies;
@@ -423,7 +440,7 @@ class RotaryThread : public RotaryBlock<T, kVector, kInterleaved> {
     const HeadStrides &q = args_.tensors[0].out_strides, &k = args_.tensors[1].out_strides;
     const int heads = this->heads(), q_heads = this->q_heads();
     for (int head = 0; head < heads; head += kHeads) {
-      if (head > 0) read(head);
+      if (head > 0) read_heads(head);
       request_heads(head + kHeads);
 #pragma unroll
       for (int i = 0; i < kHeads; ++i) {
@@ -438,7 +455,7 @@ class RotaryThread : public RotaryBlock<T, kVector, kInterleaved> {
   }
 
   // Nothing is looked at here, so that all of it is on its way at once.
-  POSENC_HD void read(int head) {
+  POSENC_HD void read_heads(int head) {
     const HeadStrides &q = args_.tensors[0].in_strides, &k = args_.tensors[1].in_strides;
     const int heads = this->heads(), q_heads = this->q_heads();
 #pragma unroll
@@ -651,6 +668,9 @@ RotaryPlan plan_rotary(const RotaryArgs& args, const Room& room = {},
   plan.out = head_steps(plan, q.out_strides, k.out_strides, item_size(args.dtype));
   plan.take_pieces(divide_up(rows, plan.threads_y),
                    plan.groups * plan.head_blocks * plan.vector_blocks, room.limit);
+  plan.by_tokens = Divisor(args.tokens);
+  plan.by_vector_blocks = Divisor(plan.vector_blocks);
+  plan.by_head_blocks = Divisor(plan.head_blocks);
   plan.narrow = std::max({rows, args.head_dim, plan.pieces_y}) < Policy::kNarrow;
   for (int i = 0; i < args.tensor_count; ++i) {
     const RotaryTensor& x = args.tensors[i];

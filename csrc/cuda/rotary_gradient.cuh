@@ -64,6 +64,7 @@ class RotaryGradientThread : public RotaryBlock<T, kVector, kInterleaved> {
     } else {
       this->template take_heads<int64_t>(piece_y);
     }
+    this->read_frequency();
   }
 
   POSENC_HD void frequencies() {

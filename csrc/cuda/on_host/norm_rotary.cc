@@ -18,7 +18,7 @@ void run_norm_rotary_warps(const NormRotaryArgs& args) {
     launch<Thread>(plan, [&](Block<Thread>& block, int64_t x, int64_t /*y*/) {
       block.each([&](Thread& thread) {
         thread.begin(x);
-        thread.stage();
+        thread.read();
       });
       while (block.any([](Thread& thread) { return thread.has_step(); })) {
         block.each([](Thread& thread) { thread.take(); });

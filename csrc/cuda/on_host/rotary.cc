@@ -17,6 +17,7 @@ void run_rotary(const RotaryArgs& args) {
     launch<Thread>(plan, [](Block<Thread>& block, int64_t x, int64_t y) {
       block.each([&](Thread& thread) {
         thread.begin(x, y);
+        thread.read();
         thread.frequencies();
         if (!thread.has_frequencies()) thread.angles();
       });
