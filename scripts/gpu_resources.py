@@ -152,6 +152,11 @@ def _of_rotary(v: Variant) -> int:
     return 3 * v.policy["kHeads"] * v.words
 
 
+def _of_rotary_gradient(v: Variant) -> int:
+    """Of x and of the gradient, in two places."""
+    return 2 * 2 * v.policy["kGradientHeads"] * v.words
+
+
 def _of_sinusoids(v: Variant) -> int:
     """Before the angles and in the loop, for plain rows and for others."""
     return 4 * v.policy["kSumWords"] if v.fourth else 0
@@ -169,12 +174,9 @@ LIMITS = [
     # A vector of 16 bit has twice the pairs, and where they are apart a thread has 8.
     Limits(r"Rotary<B?Float16, 8, false>", 3900, _of_rotary),
     Limits(r"Rotary<", 3500, _of_rotary),
-    Limits(
-        r"RotaryGradient<",
-        4500,
-        lambda v: 2 * 2 * v.policy["kGradientHeads"] * v.words,  # x and gradient, in two places
-        loop_barriers=1,  # a round of tokens
-    ),
+    # Single numbers also convert frequencies where they are needed, and take axes in slices.
+    Limits(r"RotaryGradient<\w+, 1, false>", 5300, _of_rotary_gradient, loop_barriers=1),
+    Limits(r"RotaryGradient<", 4500, _of_rotary_gradient, loop_barriers=1),  # a round of tokens
     # Positions, tables and weights of any dtype, read where they are needed: long, and mostly not
     # gone through.
     # Two words of each of two heads at once. Half of the code is of angles, once a token.

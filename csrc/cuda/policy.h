@@ -33,6 +33,10 @@ struct Policy {
   static constexpr size_t kSharedBytes = 49152;
   // Below it there is room in 32 bits for what threads beyond the end come to.
   static constexpr int64_t kNarrow = (int64_t{1} << 31) - (1 << 20);
+  // Axes of positions, at most, of which a block has frequencies and sums in shared memory: room
+  // for a vector of pairs. A call with more goes the way of single numbers, whose threads read
+  // frequencies where they lie, and sum up the gradients of so many axes at a time.
+  static constexpr int64_t kMostAxes = 128;
   // Heads that a thread reads before it writes the first: 16-byte requests in flight, times two for
   // pairs far apart.
   static constexpr int kHeads = 4;

@@ -3,7 +3,8 @@
 //
 //   block     some tokens (y), some vectors of a head (x), groups of heads (z)
 //
-//   1. frequencies  inv_freq -> turns in shared memory      once a block
+//   1. frequencies  inv_freq -> turns in shared memory      once a block; of very many axes they
+//                   are converted where they are needed
 //   2. angles       cosines and sines in shared memory      once for each token and pair
 //   3. rotation     a thread keeps its token's and vector's angles in registers and goes through
 //                   its heads, of q and of k: reads some, then turns and writes them
@@ -48,6 +49,7 @@ struct RotaryPlan : LaunchPlan {
   // What a piece's numbers are divided by to find its place.
   Divisor by_tokens, by_vector_blocks, by_head_blocks;
   bool narrow = false;  // 32 bits hold every index and offset
+  bool staged = true;  // frequencies are in shared memory: always, but on the way of single numbers
 
   POSENC_HD int64_t head_step() const { return head_blocks * threads_z; }
 };
@@ -65,8 +67,9 @@ class RotaryBlock {
   static constexpr int kPairs = kInterleaved ? kVector / 2 : kVector;
 
   static size_t shared_bytes(const RotaryArgs& args, int64_t vectors, const RotaryPlan& plan) {
+    const int64_t terms = plan.staged ? args.inv_freq.terms() : 0;
     return static_cast<size_t>(vectors * kPairs) *
-           (static_cast<size_t>(args.inv_freq.terms()) * sizeof(Turns) +
+           (static_cast<size_t>(terms) * sizeof(Turns) +
             2 * sizeof(Number) * static_cast<size_t>(plan.threads_y));
   }
 
@@ -129,13 +132,13 @@ class RotaryBlock {
 
   // Reads the thread's first frequency, which frequencies() takes: memory delivers it meanwhile.
   POSENC_HD void read_frequency() {
-    if (!has_frequencies() || thread() >= block_pairs_) return;
+    if (!has_frequencies() || !staged() || thread() >= block_pairs_) return;
     first_frequency_ = args_.inv_freq.bits(0, group_, first_pair_ + thread());
   }
 
   // Of the group.
   POSENC_HD void frequencies() {
-    if (!has_frequencies()) return;
+    if (!has_frequencies() || !staged()) return;
     uint64_t bits = first_frequency_;
     for (int term = 0; term < args_.inv_freq.terms(); ++term) {
       for (int i = thread(); i < block_pairs_; i += threads()) {
@@ -180,7 +183,7 @@ class RotaryBlock {
         if (summed) {
           for (int axis = 0; axis < args_.inv_freq.axes; ++axis) {
             const int64_t at = offset + axis * args_.positions.axis_stride;
-            turned += phase(args_.positions.at(at), turns()[axis * block_pairs_ + i]);
+            turned += phase(args_.positions.at(at), turns_of(axis, i));
           }
         } else {
           turned = phase(position, turns()[i]);
@@ -207,11 +210,17 @@ class RotaryBlock {
   POSENC_HD int threads() const { return plan_.threads(); }
   POSENC_HD int thread() const { return (z_ * plan_.threads_y + y_) * plan_.threads_x + x_; }
 
-  // Shared memory: turns[terms, block_pairs], then cosines and sines, [threads_y, block_pairs]
-  // each, for each buffer.
+  // Shared memory: turns[terms, block_pairs] if they are staged, then cosines and sines,
+  // [threads_y, block_pairs] each, for each buffer.
+  POSENC_HD bool staged() const { return kVector > 1 || plan_.staged; }
   POSENC_HD Turns* turns() const { return reinterpret_cast<Turns*>(shared_); }
+  POSENC_HD Turns turns_of(int term, int i) const {
+    if (staged()) return turns()[term * block_pairs_ + i];
+    return args_.inv_freq.turns(term, group_, first_pair_ + i);
+  }
   POSENC_HD Number* cosines(int buffer = 0) const {
-    return reinterpret_cast<Number*>(turns() + args_.inv_freq.terms() * block_pairs_) +
+    const int64_t terms = staged() ? args_.inv_freq.terms() : 0;
+    return reinterpret_cast<Number*>(turns() + terms * block_pairs_) +
            2 * buffer * plan_.threads_y * block_pairs_;
   }
   POSENC_HD Number* sines(int buffer = 0) const {
@@ -497,7 +506,7 @@ class RotaryThread : public RotaryBlock<T, kVector, kInterleaved> {
 // Whether every access of `width` numbers is aligned and lies inside its part of a head.
 inline bool fits(const RotaryArgs& args, int width, bool interleaved) {
   if (interleaved && args.half_block != 1) return false;
-  if (args.rearranged()) return false;
+  if (args.rearranged() || args.inv_freq.terms() > Policy::kMostAxes) return false;
   const int64_t run = interleaved ? 2 * args.pairs : args.half_block;
   int64_t multiples = run | args.start | (args.head_dim - args.start - 2 * args.pairs);
   for (int i = 0; i < args.tensor_count; ++i) {
@@ -634,6 +643,7 @@ RotaryPlan plan_rotary(const RotaryArgs& args, const Room& room = {},
                        int64_t most_tokens = Policy::kThreads) {
   RotaryPlan plan;
   const RotaryTensor &q = args.tensors[0], &k = args.tensors[1];
+  plan.staged = args.inv_freq.terms() <= Policy::kMostAxes;
   plan.groups = args.angle_heads();
   const bool shared = plan.groups == 1;
   plan.q_heads = shared ? q.heads : 1;

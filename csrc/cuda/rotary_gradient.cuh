@@ -12,6 +12,9 @@
 //
 //   2. A column of these partial sums is added up in float64.
 //
+// Of very many axes, a block sums up those of a slice of them, Policy::kMostAxes: blocks of all
+// slices turn the same tokens, and those of the first one write.
+//
 // The sizes of the call alone decide who sums what, in which order. No atomics.
 #pragma once
 
@@ -25,6 +28,7 @@ struct RotaryGradientPlan : RotaryPlan {
   int64_t rounds = 1;          // of threads_y tokens each, that a piece has
   int64_t all_rounds = 0;      // of all pieces
   int64_t rotated_blocks = 0;  // of the vector blocks, those with pairs
+  int64_t slice_pieces = 1;    // pieces_y of each slice of the axes
   bool positions = false;      // have a gradient
 
   // Partial sums: frequencies [frequency_parts, terms, heads, pairs], then positions
@@ -58,6 +62,10 @@ class RotaryGradientThread : public RotaryBlock<T, kVector, kInterleaved> {
   // Takes up a piece. What can be had again from its number is not kept in registers.
   POSENC_HD void begin(int64_t piece_x, int64_t piece_y) {
     piece_x_ = piece_x;
+    if constexpr (kSlices) {
+      slice_ = divide(piece_y, plan_.slice_pieces);
+      piece_y -= slice_ * plan_.slice_pieces;
+    }
     piece_y_ = piece_y;
     if (plan_.narrow) {
       this->template take_heads<int32_t>(piece_y);
@@ -105,15 +113,19 @@ class RotaryGradientThread : public RotaryBlock<T, kVector, kInterleaved> {
         partials() + (piece_x_ * plan_.head_blocks + head_block) * gradient_.frequency_count();
     for (int term = 0; term < terms(); ++term) {
       for (int i = thread(); i < block_pairs_; i += threads()) {
-        const int64_t at = (term * args_.inv_freq.heads + group_) * args_.pairs + first_pair_ + i;
+        if (kSlices && !sums_up(i)) continue;
+        const int64_t row = (this->term(0) + term) * args_.inv_freq.heads + group_;
+        const int64_t at = row * args_.pairs + first_pair_ + i;
         write_packet<Number, 1>({{frequency_sums()[term * block_pairs_ + i]}}, to + at);
       }
     }
   }
 
   static size_t shared_bytes(const RotaryArgs& args, int64_t vectors, const RotaryPlan& plan) {
-    const int64_t pairs = vectors * kPairs, terms = args.inv_freq.terms();
-    const int64_t axes = args.axis_map.data != nullptr ? args.axis_map.axes : terms;
+    const int64_t pairs = vectors * kPairs;
+    const int64_t terms = min64(args.inv_freq.terms(), Policy::kMostAxes);
+    const int64_t axes =
+        args.axis_map.data != nullptr ? min64(args.axis_map.axes, Policy::kMostAxes) : terms;
     // The second buffer of angles, and two of the rest.
     const int64_t numbers = terms * pairs + 2 * plan.threads_y * pairs +
                             2 * plan.threads_z * plan.threads_y * pairs +
@@ -122,6 +134,9 @@ class RotaryGradientThread : public RotaryBlock<T, kVector, kInterleaved> {
   }
 
  private:
+  // Whether there may be several slices.
+  static constexpr bool kSlices = kVector == 1;
+
   static POSENC_HD int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 
   POSENC_HD bool is_round(int round) const { return round >= 0 && round < rounds(); }
@@ -141,7 +156,10 @@ class RotaryGradientThread : public RotaryBlock<T, kVector, kInterleaved> {
   // The gradient of x; cross products to shared memory.
   POSENC_HD void rotate(int round) {
     if (!this->working_) return;
-    if (!this->rotates_) return this->copy(in_, out_);
+    if (!this->rotates_) {
+      if (writes()) this->copy(in_, out_);
+      return;
+    }
     const int at = y_ * block_pairs_ + x_ * kPairs;
     const auto c = kept_packet<Number, kPairs>(this->cosines(buffer(round)) + at);
     const auto s = kept_packet<Number, kPairs>(this->sines(buffer(round)) + at);
@@ -160,8 +178,8 @@ class RotaryGradientThread : public RotaryBlock<T, kVector, kInterleaved> {
         const int second = kInterleaved ? 0 : i;
         const Turned y =
             Block::template turn<false>(Block::pairs_of(first_[i], second_[second]), c, s);
-        Block::write(y, Block::at(args_.tensors[0].out, take(out_, plan_.out, of_q)),
-                     partner(args_.half_block, q, k, of_q));
+        T* const to = Block::at(args_.tensors[0].out, take(out_, plan_.out, of_q));
+        if (writes()) Block::write(y, to, partner(args_.half_block, q, k, of_q));
         const Turned x = Block::pairs_of(first_of_x_[i], second_of_x_[second]);
 #pragma unroll
         for (int j = 0; j < kPairs; ++j) {
@@ -173,8 +191,19 @@ class RotaryGradientThread : public RotaryBlock<T, kVector, kInterleaved> {
     keep_packet<Number, kPairs>(sum, turned(round) + z_ * plan_.threads_y * block_pairs_ + at);
   }
 
-  POSENC_HD int axes() const { return static_cast<int>(gradient_.position_axes()); }
-  POSENC_HD int term(int axis) const { return args_.axis_map.data != nullptr ? 0 : axis; }
+  // Axes are counted from the first one of the slice.
+  POSENC_HD int64_t first_axis() const { return kSlices ? slice_ * Policy::kMostAxes : 0; }
+  POSENC_HD int axes() const {
+    const int64_t rest = gradient_.position_axes() - first_axis();
+    return static_cast<int>(kSlices ? min64(rest, Policy::kMostAxes) : rest);
+  }
+  POSENC_HD bool writes() const { return !kSlices || slice_ == 0; }
+
+  // The frequencies of an axis: among the sums of the slice, and in inv_freq.
+  POSENC_HD int sum_of(int axis) const { return args_.axis_map.data != nullptr ? 0 : axis; }
+  POSENC_HD int64_t term(int axis) const {
+    return args_.axis_map.data != nullptr ? 0 : first_axis() + axis;
+  }
 
   POSENC_HD void stage_positions(int round) {
     for (int i = thread(); i < axes() * plan_.threads_y; i += threads()) {
@@ -185,7 +214,7 @@ class RotaryGradientThread : public RotaryBlock<T, kVector, kInterleaved> {
       positions(round)[i] = args_.positions.template number_at<Number>(
           batch * args_.position_batch_stride +
           (row - batch * args_.tokens) * args_.position_token_stride +
-          axis * args_.positions.axis_stride);
+          (first_axis() + axis) * args_.positions.axis_stride);
     }
   }
 
@@ -204,7 +233,7 @@ class RotaryGradientThread : public RotaryBlock<T, kVector, kInterleaved> {
         const Number gradient = of_angle(round, token, i);
         for (int axis = 0; axis < axes(); ++axis) {
           if (!driven(i, axis)) continue;
-          Number& sum = frequency_sums()[term(axis) * block_pairs_ + i];
+          Number& sum = frequency_sums()[sum_of(axis) * block_pairs_ + i];
           sum = multiply_add(positions(round)[axis * plan_.threads_y + token], gradient, sum);
         }
       }
@@ -242,7 +271,7 @@ class RotaryGradientThread : public RotaryBlock<T, kVector, kInterleaved> {
         sum += of_vectors(round)[i * plan_.threads_x + x];
       }
       Number* const to = partials() + plan_.frequency_parts * gradient_.frequency_count() +
-                         (part * gradient_.position_axes() + axis) * args_.rows();
+                         (part * gradient_.position_axes() + first_axis() + axis) * args_.rows();
       write_packet<Number, 1>({{sum}}, to + first_row(round) + token);
     }
   }
@@ -274,11 +303,21 @@ class RotaryGradientThread : public RotaryBlock<T, kVector, kInterleaved> {
   }
 
   POSENC_HD Number* partials() const { return static_cast<Number*>(gradient_.workspace); }
-  POSENC_HD int64_t terms() const { return args_.inv_freq.terms(); }
+  // Frequencies of a pair, of the slice.
+  POSENC_HD int64_t terms() const {
+    return kSlices && args_.axis_map.data == nullptr ? axes() : args_.inv_freq.terms();
+  }
 
   // Whether a pair of the block turns with the position along an axis.
   POSENC_HD bool driven(int i, int axis) const {
-    return args_.axis_map.data == nullptr || args_.axis_map.clamped(first_pair_ + i) == axis;
+    return args_.axis_map.data == nullptr ||
+           args_.axis_map.clamped(first_pair_ + i) == first_axis() + axis;
+  }
+  // Whether along an axis of the slice.
+  POSENC_HD bool sums_up(int i) const {
+    if (args_.axis_map.data == nullptr) return true;
+    const int64_t axis = args_.axis_map.clamped(first_pair_ + i) - first_axis();
+    return axis >= 0 && axis < axes();
   }
 
   template <typename Index>
@@ -336,7 +375,7 @@ class RotaryGradientThread : public RotaryBlock<T, kVector, kInterleaved> {
   const RotaryGradientArgs& gradient_;
   const RotaryGradientPlan& plan_;
 
-  int64_t piece_x_, piece_y_;
+  int64_t piece_x_, piece_y_, slice_;
   Next in_, out_, x_at_;
   WordOf<T, kVector> first_[kHeads], first_of_x_[kHeads];
   WordOf<T, kVector> second_[kInterleaved ? 1 : kHeads];
@@ -412,7 +451,8 @@ auto visit_rotary_gradient_thread(const RotaryGradientArgs& args, const Visit& v
   return visit_access<RotaryGradientThread>(
       of_x.dtype,
       [&](int width, bool interleaved) {
-        return fits(args.turned, width, interleaved) && fits(of_x, width, interleaved);
+        return args.position_axes() <= Policy::kMostAxes && fits(args.turned, width, interleaved) &&
+               fits(of_x, width, interleaved);
       },
       visit);
 }
@@ -432,7 +472,9 @@ RotaryGradientPlan plan_rotary_gradient(const RotaryGradientArgs& args, GridLimi
   plan.rounds = std::clamp(plan.pieces_x * plan.pieces_y / Policy::kGradientPieces, int64_t{1},
                            Policy::kGradientRounds);
   plan.all_rounds = plan.pieces_x;
-  plan.take_pieces(divide_up(plan.all_rounds, plan.rounds), plan.pieces_y, limit);
+  plan.slice_pieces = plan.pieces_y;
+  const int64_t slices = divide_up(args.position_axes(), Policy::kMostAxes);
+  plan.take_pieces(divide_up(plan.all_rounds, plan.rounds), slices * plan.pieces_y, limit);
   plan.rotated_blocks = divide_up(plan.rotated, plan.threads_x);
   plan.frequency_parts = plan.pieces_x * plan.head_blocks;
   if (plan.positions) plan.position_parts = plan.groups * plan.head_blocks * plan.rotated_blocks;

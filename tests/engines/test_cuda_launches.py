@@ -195,7 +195,7 @@ def test_rotations_by_steps_in_any_order(tokens, pairing, packed, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("out_pairing", ["same", "interleaved"])
-@pytest.mark.parametrize("shape", [(16,), (6, 16), (2, 1, 16)])
+@pytest.mark.parametrize("shape", [(16,), (6, 16), (2, 1, 16), (130, 1, 16)])
 def test_gradients_of_angles_in_any_order(shape, out_pairing, dtype):
     """Their sums too: who sums what, and in which order, is part of the plan."""
     inv_freq = np.random.default_rng(0).uniform(-1, 1, shape)

@@ -205,10 +205,20 @@ def test_an_axis_for_each_pair(axes_dtype, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
-    "shape", [(4, 32), (1, 32), (2, 4, 32), (3, 1, 32), (90, 4, 32), (12, 1, 32)]
+    "shape",
+    [
+        (4, 32),
+        (1, 32),
+        (2, 4, 32),
+        (3, 1, 32),
+        (90, 4, 32),
+        (12, 1, 32),
+        (129, 4, 32),
+        (3100, 1, 32),
+    ],
 )
 def test_frequencies_of_heads_and_axes(shape, dtype):
-    """Of many axes, fewer pairs at a time have room in shared memory."""
+    """Of many axes, fewer pairs at a time have room in shared memory; of more than 128, none."""
     rng = np.random.default_rng(1)
     q, k = numbers(dtype, 2, 6, 4, 70), numbers(dtype, 2, 6, 4, 70)
     axes = shape[:1] if len(shape) == 3 else ()
@@ -242,6 +252,30 @@ def test_gradients_of_angles_in_whole_numbers(shape, dtype):
                     "rotary_backward", *tensors, points, inv_freq, *options
                 )
                 for a, b in zip((*ours, *our_sums), (*theirs, *their_sums), strict=True):
+                    assert_same_bits(a, b)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("axes", "heads"), [(128, 1), (129, 6), (1600, 1)])
+@pytest.mark.parametrize("mapped", [False, True])
+def test_gradients_of_very_many_axes(mapped, axes, heads, dtype):
+    """Exact, as above; a piece has those of 128 axes."""
+    q, k, grad_q, grad_k = (
+        np.round(np.random.default_rng(i).standard_normal((2, 5, 6, 21)) * 4).astype(DTYPES[dtype])
+        for i in range(4)
+    )
+    positions = np.arange(axes * 10).reshape(axes, 2, 5) % 9
+    axis_map = np.random.default_rng(0).integers(0, axes, 8) if mapped else None
+    shape = (heads, 8) if mapped else (axes, heads, 8)
+    inv_freq = (np.arange(math.prod(shape)) % 7.0).reshape(shape)
+    for points, turns in ((0 * positions, inv_freq), (positions, 0 * inv_freq)):
+        for with_positions in (False, True):
+            options = ("bshd", "half", 2, axis_map, 1.0, False, with_positions)
+            results = both("rotary_backward", (grad_q, grad_k), (q, k), points, turns, *options)
+            (ours, *our_sums), (theirs, *their_sums) = results
+            for a, b in zip((*ours, *our_sums), (*theirs, *their_sums), strict=True):
+                assert (a is None) == (b is None)
+                if a is not None:
                     assert_same_bits(a, b)
 
 

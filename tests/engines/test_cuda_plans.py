@@ -193,6 +193,26 @@ def test_gradients_of_many_axes(dtype):
         )
 
 
+# Of 8 pairs in a vector, or of one; 128 axes have their frequencies in shared memory.
+@pytest.mark.parametrize("axes", [128, 129, 384, 5000, 10**6])
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+@pytest.mark.parametrize("mapped", [False, True])
+def test_any_number_of_axes(mapped, dtype, axes):
+    """Of one head, or of as many as a block can have rows of threads."""
+    positions = np.broadcast_to(np.int64(3), (axes, 1, 600))
+    gpu = {"multiprocessors": 132, "registers": 128}
+    for heads, dim in ((1, 128), (300, 16), (300, 3)):
+        x = np.zeros((1, 600, heads, dim), dtype)
+        pairs = dim // 2
+        inv_freq = np.ones(pairs) if mapped else np.broadcast_to(np.ones(pairs), (axes, 1, pairs))
+        axis_map = np.zeros(pairs, np.int64) if mapped else None
+        options = (positions, inv_freq, "bshd", "half", 0, axis_map, 1.0, False)
+        assert_within_limits(gpu, lambda call=(x, *options, x): CUDA_ON_HOST.apply_rotary(*call))
+        if axes < 10**6:  # its gradients have memory
+            call = ((x,), (x,), *options, axes < 1000)
+            assert_within_limits(gpu, lambda call=call: CUDA_ON_HOST.rotary_backward(*call))
+
+
 @given(gpus(), st.data(), dtypes)
 def test_norms_and_caches(gpu, data, dtype):
     """In place, so that nothing else has memory; and gradients of smaller ones."""
