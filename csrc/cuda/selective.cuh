@@ -326,17 +326,25 @@ SelectivePlan plan_walk(const SelectiveArgs& args, GridLimit limit = {}) {
   return plan;
 }
 
-// The widest thread of which fits(width, interleaved) is true: of four pairs, or two, or one.
+// The widest thread of which fits(width, interleaved) is true: of four pairs, or two, or one. Steps
+// of float64 beside x of another format are few calls: they go the way of single numbers, so that
+// there are three kernels for them instead of nine.
+template <template <typename, int, bool, typename> class Thread, typename T, typename Step,
+          typename Fits, typename Visit>
+auto visit_walk(const Fits& fits, const Visit& visit) {
+  if constexpr (sizeof(Step) <= sizeof(Real<T>)) {
+    constexpr int kWide = 16 / sizeof(T), kNear = kWide < 4 ? kWide : 4;
+    if (fits(kWide, true)) return visit(static_cast<Thread<T, kWide, true, Step>*>(nullptr));
+    if (fits(kNear, false)) return visit(static_cast<Thread<T, kNear, false, Step>*>(nullptr));
+  }
+  return visit(static_cast<Thread<T, 1, false, Step>*>(nullptr));
+}
+
 template <template <typename, int, bool, typename> class Thread, typename Fits, typename Visit>
 auto visit_walk(const SelectiveArgs& args, const Fits& fits, const Visit& visit) {
   return visit_type(args.rotary.dtype, [&](auto type) {
     return visit_step(args, [&](auto step) {
-      using T = decltype(type);
-      using Step = decltype(step);
-      constexpr int kWide = 16 / sizeof(T), kNear = kWide < 4 ? kWide : 4;
-      if (fits(kWide, true)) return visit(static_cast<Thread<T, kWide, true, Step>*>(nullptr));
-      if (fits(kNear, false)) return visit(static_cast<Thread<T, kNear, false, Step>*>(nullptr));
-      return visit(static_cast<Thread<T, 1, false, Step>*>(nullptr));
+      return visit_walk<Thread, decltype(type), decltype(step)>(fits, visit);
     });
   });
 }

@@ -1044,6 +1044,26 @@ def test_few_tokens_take_one_launch(kernels_of):
         assert len(launches) == (3 if tokens > 16 else 1)
 
 
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_steps_of_float64_beside_other_formats(dtype, pairing, kernels_of):
+    """The same bits, by single numbers; forwards and back."""
+    rng = np.random.default_rng(0)
+    q, k, steps = tensors_by_steps("bshd", rng, dtype, "float64", 40, (4, 2, 2), 64, 32)
+    given = (steps, None, None, "bshd", pairing, 0, 1.0, False, "same")
+    call = ("selective_rotary_qk", q, k, *given, False)
+    name = {"float16": "Float16", "bfloat16": "BFloat16", "float32": "float"}.get(dtype)
+    wide = f"double, 2, {str(pairing == 'interleaved').lower()}"
+    walk = f"<{wide if name is None else f'{name}, 1, false'}, double>"
+    forwards = kernels_of(lambda: getattr(CUDA_ON_HOST, call[0])(*call[1:]))
+    assert forwards[-1] == "SelectiveThread" + walk
+    to = np.empty_like(steps)
+    back = kernels_of(lambda: CUDA_ON_HOST.selective_rotary_backward((q, k), (q, k), *given, to))
+    assert "SelectiveGradientThread" + walk in back
+    CUDA_ON_HOST.simulate()
+    assert_agree(*call)
+
+
 def test_states_after_no_tokens():
     rng = np.random.default_rng(0)
     q, k, steps = tensors_by_steps("bshd", rng, "float32", "float32", 0, (2, 2, 2), 16, 8)
