@@ -212,6 +212,8 @@ LIMITS = [
     Limits(r"DiagonalSums<\w+, 1, true>", 4750, _of_diagonals, wide_stores=False, loop_barriers=1),
     Limits(r"DiagonalSums<", 2600, _of_diagonals, wide_stores=False, loop_barriers=1),
     Limits(r"BlockTotals<", 1650, lambda _: 8),  # of an entry, at once
+    # The content of a tile.
+    Limits(r"GatherWarp<", 1670, lambda v: min(v.policy["kGatherWarpRows"], v.vector)),
     Limits(r"Gather<", 3030, lambda v: v.policy["kTileRows"]),  # of content
     # Numbers one by one: several entries for 8 rows, in four places.
     Limits(r"Scatter<", 6250, loop_barriers=4),  # a tile of columns, and lists of the whole block

@@ -1,4 +1,5 @@
-// Gather with an index on a GPU: what one thread does, and how a launch covers a call.
+// Gather with an index on a GPU: what one thread does, and how a launch covers a call that is not
+// one for gather_warp.cuh.
 //
 //   GatherThread   8 rows of a vector's columns at a time. They read kVector + 7 columns of the
 //                  index: from row to row the window moves by one, so they stay in registers.
@@ -9,6 +10,7 @@
 
 #include <type_traits>
 
+#include "cuda/gather_warp.cuh"
 #include "cuda/lookup.cuh"
 
 namespace posenc::cuda {
@@ -222,15 +224,18 @@ class GatherThread : RelativeThread<T, kVector> {
   Column window_[kWindow];
 };
 
-// Calls visit(thread type) for a call with an index.
-template <typename Visit>
-auto visit_gather_thread(const RelativeParameters& parameters, const Visit& visit) {
+// Calls by_warps(thread type) or by_tiles(thread type) for a call with an index.
+template <typename ByWarps, typename ByTiles>
+auto visit_gather_thread(const RelativeParameters& parameters, const ByWarps& by_warps,
+                         const ByTiles& by_tiles) {
   return visit_type(parameters.args.dtype, [&](auto type) {
     using T = decltype(type);
     constexpr int kWide = 16 / sizeof(T);
+    using Warp = GatherWarpThread<T, kWide>;
+    if (takes_warps<Warp>(parameters)) return by_warps(static_cast<Warp*>(nullptr));
     return by_vectors(parameters, kWide) && parameters.args.width <= INT32_MAX
-               ? visit(static_cast<GatherThread<T, kWide>*>(nullptr))
-               : visit(static_cast<GatherThread<T, 1>*>(nullptr));
+               ? by_tiles(static_cast<GatherThread<T, kWide>*>(nullptr))
+               : by_tiles(static_cast<GatherThread<T, 1>*>(nullptr));
   });
 }
 

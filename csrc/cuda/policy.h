@@ -102,6 +102,13 @@ struct Policy {
   static constexpr int kGatherRows = 2;
   // Its pieces for every place, at least: those of far distances read little.
   static constexpr int64_t kGatherWaves = 2;
+  // Of a gather by warps, which keep rows of x in shared memory: rows at a time; blocks that a
+  // multiprocessor can hold at least; warps of a block that there is room for, or it is not done by
+  // warps; vectors of a row that a block takes, at most, whose entries are in shared memory.
+  static constexpr int kGatherWarpRows = 4;
+  static constexpr int kGatherBlocksPerProcessor = 3;
+  static constexpr int kGatherLeastWarps = 4;
+  static constexpr int kGatherVectors = 512;
   // Rows of diagonal sums that a thread reads at once, of two words each; a divisor of 8.
   static constexpr int kSumsRows = 4;
   // Bytes that neighboring threads read side by side, at least.

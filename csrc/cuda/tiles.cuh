@@ -24,24 +24,28 @@ namespace posenc::cuda {
 struct TilePlan : LaunchPlan {
   int64_t vectors = 0, rows = 0, repetitions = 0;
   int tiles = 1;
+  int turns = 1;  // vectors of a row that a thread of a GatherWarpThread has
   int64_t column_blocks = 1, repetition_blocks = 1;
   int64_t repetition_step = 1;  // from one repetition of a thread to its next
+  int64_t rounds = 1;           // repetitions of a thread, at most
 
   // Of a block with tiles of so many rows.
   POSENC_HD int block_rows(int tile_rows) const { return threads_y * tiles * tile_rows; }
 };
 
+constexpr int kWarp = 32;  // threads
+
 // Where a thread (x, y, z) of a block is in a piece.
 struct Tile {
   int64_t plane, repetition;
   int64_t block_row, block_vector;  // the first ones of its block
-  int64_t vector;
+  int64_t vector;                   // the first of `turns`, threads_x apart
 
   POSENC_HD Tile(const TilePlan& plan, int tile_rows, int64_t piece_x, int64_t piece_y, int x,
-                 int z) {
+                 int z, int turns = 1) {
     const int64_t row_block = divide(piece_x, plan.column_blocks);
     block_row = row_block * plan.block_rows(tile_rows);
-    block_vector = (piece_x - row_block * plan.column_blocks) * plan.threads_x;
+    block_vector = (piece_x - row_block * plan.column_blocks) * plan.threads_x * turns;
     vector = block_vector + x;
     plane = divide(piece_y, plan.repetition_blocks);
     const int64_t repetition_block = piece_y - plane * plan.repetition_blocks;
@@ -97,8 +101,24 @@ inline bool alike(const Matrices& a, const Matrices& b, const Planes& planes, in
          apart % (width * item_size(dtype)) == 0;
 }
 
-// waves: pieces for every place, at least, as far as there are repetitions: pieces that do not take
-// the same time need some.
+// Cuts the rows and repetitions of a plan, whose blocks and column blocks are known, into pieces.
+// waves: of them for every place, at least, as far as there are repetitions: pieces that do not
+// take the same time need some.
+inline void cut_rows(TilePlan& plan, int tile_rows, int64_t kept, int64_t places, int64_t waves,
+                     GridLimit limit) {
+  const int64_t row_tiles = divide_up(plan.rows, plan.threads_y * tile_rows);
+  plan.tiles = static_cast<int>(
+      units_of_piece(plan.column_blocks * kept, row_tiles, Policy::kTiles, places));
+  const int64_t pieces_x = divide_up(row_tiles, plan.tiles) * plan.column_blocks;
+  const int64_t turns = divide_up(plan.repetitions, plan.threads_z);
+  const int64_t most =
+      waves == 0 ? turns : std::max<int64_t>(turns * pieces_x * kept / (waves * places), 1);
+  plan.repetition_blocks = divide_up(turns, units_of_piece(pieces_x * kept, turns, most, places));
+  plan.repetition_step = plan.repetition_blocks * plan.threads_z;
+  plan.rounds = divide_up(plan.repetitions, plan.repetition_step);
+  plan.take_pieces(pieces_x, kept * plan.repetition_blocks, limit);
+}
+
 inline TilePlan plan_tiles(int64_t vectors, int64_t rows, int tile_rows, int64_t kept,
                            int64_t repetitions, const Room& room, int64_t waves = 0) {
   TilePlan plan;
@@ -121,17 +141,7 @@ inline TilePlan plan_tiles(int64_t vectors, int64_t rows, int tile_rows, int64_t
                              std::min(Policy::kThreads / plan.threads_x, Policy::kTileRowThreads)));
   plan.threads_z = static_cast<int>(clamp(Policy::kThreads / (plan.threads_x * plan.threads_y), 1,
                                           std::min<int64_t>(repetitions, Policy::kMostThreadsZ)));
-  const int64_t row_tiles = divide_up(rows, plan.threads_y * tile_rows);
-  const int64_t places = room.blocks(plan.threads());
-  plan.tiles = static_cast<int>(
-      units_of_piece(plan.column_blocks * kept, row_tiles, Policy::kTiles, places));
-  const int64_t pieces_x = divide_up(row_tiles, plan.tiles) * plan.column_blocks;
-  const int64_t turns = divide_up(repetitions, plan.threads_z);
-  const int64_t most =
-      waves == 0 ? turns : std::max<int64_t>(turns * pieces_x * kept / (waves * places), 1);
-  plan.repetition_blocks = divide_up(turns, units_of_piece(pieces_x * kept, turns, most, places));
-  plan.repetition_step = plan.repetition_blocks * plan.threads_z;
-  plan.take_pieces(pieces_x, kept * plan.repetition_blocks, room.limit);
+  cut_rows(plan, tile_rows, kept, room.blocks(plan.threads()), waves, room.limit);
   return plan;
 }
 

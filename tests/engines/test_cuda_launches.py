@@ -292,7 +292,9 @@ def test_grids_in_any_order(inplace, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("queries", "keys", "width"), [(9, 64, 40), (33, 13, 1), (3, 900, 257)])
+@pytest.mark.parametrize(
+    ("queries", "keys", "width"), [(9, 64, 40), (33, 13, 1), (3, 900, 257), (35, 520, 129)]
+)
 def test_look_ups_in_any_order(queries, keys, width, dtype):
     """With lists of a column that a thread, a warp and the block sum up; content that is out."""
     rng = np.random.default_rng(keys)

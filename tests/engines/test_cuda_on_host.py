@@ -592,11 +592,11 @@ def test_toeplitz_grids(batch, q_len, k_len, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("queries", [1, 8, 20])
-def test_windows_of_each_plane(queries, dtype):
+@pytest.mark.parametrize(("queries", "keys"), [(1, 24), (8, 24), (20, 24), (7, 264)])
+def test_windows_of_each_plane(queries, keys, dtype):
     """q_offset of batch rows, and of heads, whose sums are then over different windows."""
     rng = np.random.default_rng(queries)
-    keys, entries = 24, 90
+    entries = keys + 66
     scores = numbers(dtype, 3, 2, queries, keys)
     x = numbers(dtype, 3, 2, queries, entries)
     origin = entries - keys
@@ -637,7 +637,10 @@ def assert_scatters_agree(
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("queries", [1, 8, 33])
-@pytest.mark.parametrize(("keys", "width"), [(8, 8), (64, 100), (72, 79), (13, 1), (300, 331)])
+@pytest.mark.parametrize(
+    ("keys", "width"),
+    [(8, 8), (64, 100), (72, 79), (13, 1), (300, 331), (256, 256), (264, 17), (1032, 700)],
+)
 def test_gather_and_shift_sizes(keys, width, queries, dtype):
     x, content = numbers(dtype, 2, queries, width), numbers(dtype, 2, queries, keys)
     rng = np.random.default_rng(keys)
@@ -651,11 +654,13 @@ def test_gather_and_shift_sizes(keys, width, queries, dtype):
 
 
 @pairwise(
-    dtype=DTYPES, keys=[64, 72, 200], width=[1, 9, 33, 129, 400], queries=[1, 8, 9, 41],
+    dtype=DTYPES, keys=[64, 72, 200, 512], width=[1, 9, 33, 129, 400], queries=[1, 8, 9, 41],
     before=[0, 1, 5], kind=["clipped", "down", "far", "none", "steps"], scale=[1.0, 0.3],
 )  # fmt: skip
 def test_windows_of_one_column_and_of_neighbours(dtype, keys, width, queries, before, kind, scale):
-    """Read by a number or by a word for each row, of rows that begin at any place; or not."""
+    """Read by a number or by a word for each row, of rows that begin at any place; or from rows
+    that a warp keeps.
+    """
     distance = np.arange(queries + keys - 1) - (queries + keys - 1) // 2
     index = {
         "clipped": np.clip(distance + width // 2, 0, width - 1),

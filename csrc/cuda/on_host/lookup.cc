@@ -24,13 +24,35 @@ void run_shift(const RelativeArgs& args, bool scatter) {
 
 void run_gather(const RelativeArgs& args) {
   RelativeParameters parameters = arrange(args, false);
-  visit_gather_thread(parameters, [&](auto* type) {
-    using Thread = std::remove_pointer_t<decltype(type)>;
-    launch_tiles<Thread>([&](const Room& room) {
-      parameters.plan = plan_relative<Thread>(parameters, room);
-      return parameters;
-    });
-  });
+  visit_gather_thread(
+      parameters,
+      [&](auto* type) {
+        using Thread = std::remove_pointer_t<decltype(type)>;
+        const TilePlan& plan = parameters.plan;
+        const auto arrange_in = [&](const Room& room) {
+          parameters.plan = plan_gather_warps<Thread>(parameters, room);
+          return parameters;
+        };
+        launch<Thread>(arrange_in, [&](Block<Thread>& block, int64_t x, int64_t y) {
+          block.each([&](Thread& thread) {
+            thread.begin(x, y);
+            thread.stage_index();
+          });
+          for (int64_t round = 0; round < plan.rounds; ++round) {
+            for (int tile = 0; tile < plan.tiles; ++tile) {
+              block.each([&](Thread& thread) { thread.stage(round, tile); });
+              block.each([](Thread& thread) { thread.write(); });
+            }
+          }
+        });
+      },
+      [&](auto* type) {
+        using Thread = std::remove_pointer_t<decltype(type)>;
+        launch_tiles<Thread>([&](const Room& room) {
+          parameters.plan = plan_relative<Thread>(parameters, room);
+          return parameters;
+        });
+      });
 }
 
 // What warps do with the lists that are theirs: slots warp, warp + kWarps ...
