@@ -36,6 +36,12 @@ __device__ inline void wait_for_others() {
 #endif
 }
 
+// threadIdx.y where a row of threads is a warp: the compiler then knows that what follows from it is
+// the same for all lanes, and keeps it once.
+__device__ inline int number_of_warp() {
+  return __shfl_sync(kAllLanes, static_cast<int>(threadIdx.y), 0);
+}
+
 // values[i] of every lane -> the sum of values[i] of kWidth neighboring lanes, by halves: with the
 // lane kWidth / 2 away, then kWidth / 4 ... Of those alone that are kApart apart. All lanes of the
 // warp take part.

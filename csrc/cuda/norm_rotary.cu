@@ -53,19 +53,20 @@ template <typename Thread>
 __global__ void __launch_bounds__(Policy::kWarpThreads, Policy::kWarpBlocksPerProcessor)
     norm_rotary_warp_kernel(const __grid_constant__ NormRotaryParameters parameters) {
   extern __shared__ __align__(128) char shared[];
-  Thread thread(parameters, shared, threadIdx.x, threadIdx.y);
+  Thread thread(parameters, shared, threadIdx.x, number_of_warp());
   for_each_piece(parameters.plan, [&](int64_t x, int64_t /*y*/) {
     thread.begin(x);
     wait_for_others();
     thread.read();
     __syncthreads();
     while (thread.has_step()) {
-      thread.take();
+      thread.ask();
       if (thread.begins_token()) {
         __syncwarp();
         thread.angles();
         __syncwarp();
       }
+      thread.take();
       if (parameters.args.norm) {
         thread.sum();
         add_lanes<Thread::kLanesOfHead, Thread::kAllSums>(thread.sums());

@@ -214,17 +214,9 @@ class NormRotaryWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, kI
 
   POSENC_HD bool has_step() const { return left_ > 0; }
 
-  // Takes up the words of the step, and asks for those of a later one.
-  POSENC_HD void take() {
-    if (left_ <= 0) return;
-    tensor_ = tensor_of(here_.step);
-    wait_for_copies<kStages - 2>();
-#pragma unroll
-    for (int i = 0; i < kAhead * kWords; ++i) {
-      words_[i / kWords][i % kWords] = *shared_address("take", copied(stage_) + i * kLanes);
-    }
-    next_stage(stage_);
-    copy_ahead(kStages - 1 < left_);
+  // Asks for the words of a later step: there is room for them, as the last one's have been read.
+  POSENC_HD void ask() {
+    if (left_ > 0) copy_ahead(kStages - 1 < left_);
   }
 
   // Whether the step is the warp's first one of a token.
@@ -237,6 +229,18 @@ class NormRotaryWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, kI
     const int64_t slot = args_.slot(here_.batch, here_.token);
     places()[0] = args_.place_of_slot(args_.keys, here_.batch, slot);
     places()[1] = args_.place_of_slot(args_.values, here_.batch, slot);
+  }
+
+  // The words of the step.
+  POSENC_HD void take() {
+    if (left_ <= 0) return;
+    tensor_ = tensor_of(here_.step);
+    wait_for_copies<kStages - 1>();
+#pragma unroll
+    for (int i = 0; i < kAhead * kWords; ++i) {
+      words_[i / kWords][i % kWords] = *shared_address("take", copied(stage_) + i * kLanes);
+    }
+    next_stage(stage_);
   }
 
   POSENC_HD void sum() {
@@ -286,7 +290,7 @@ class NormRotaryWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, kI
     const Index steps = static_cast<Index>(plan_.heads), each = static_cast<Index>(plan_.piece_heads);
     const Index first = (piece * plan_.threads_y + y_) * each;
     const Index all = static_cast<Index>(rotary_.rows()) * steps;
-    left_ = first + each < all ? each : all - first;
+    left_ = static_cast<int>(first + each < all ? each : all - first);
     begins_token_ = true;
     const Index row = plan_.by_heads.divide(first), batch = plan_.by_tokens.divide(row);
     here_.batch = static_cast<int>(batch);
@@ -531,7 +535,7 @@ class NormRotaryWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, kI
 
   Turns* const turns_;  // [term, pair]
   Word* const copied_;  // [stage, word, lane]
-  int64_t left_;        // steps of the warp, with this one; not above 0: none
+  int left_;            // steps of the warp, with this one; not above 0: none
   bool begins_token_;
   Step here_, ahead_;
   int stage_, ahead_stage_;

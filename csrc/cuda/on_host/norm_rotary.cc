@@ -21,8 +21,11 @@ void run_norm_rotary_warps(const NormRotaryArgs& args) {
         thread.read();
       });
       while (block.any([](Thread& thread) { return thread.has_step(); })) {
+        block.each([](Thread& thread) {
+          thread.ask();
+          thread.angles();
+        });
         block.each([](Thread& thread) { thread.take(); });
-        block.each([](Thread& thread) { thread.angles(); });
         if (args.norm) {
           block.each([](Thread& thread) { thread.sum(); });
           block.template add_lanes<Thread::kLanesOfHead, Thread::kAllSums>(
