@@ -36,9 +36,10 @@ struct NormRotaryPlan : LaunchPlan {
   int64_t piece_heads = 0;  // of a piece
   int row_numbers = 0;      // of a head in shared memory: even
   bool own_angles = false;  // computed by whoever turns a pair: heads differ, or there is no room
-  // Of warps: what a step's number is divided by to find its place; 32 bits hold all of them.
+  // Of warps: all of them, the tokens that each has, steps of each of what is left of the tokens,
+  // and what numbers are divided by to find their places.
+  int warps = 0, rounds = 0, rest_steps = 0;
   Divisor by_heads, by_tokens;
-  bool narrow = false;
 };
 
 struct NormRotaryParameters {
@@ -300,24 +301,36 @@ class NormRotaryBlock {
   template <typename TurnsOf>
   POSENC_HD SinCos<Number> angle_of(int64_t batch, int64_t token, int64_t head, int64_t pair,
                                     const TurnsOf& turns) const {
-    SinCos<Number> angle;
     if (rotary_.cosine != nullptr) {
-      angle.cosine = table(rotary_.cosine, rotary_.cosine_strides, batch, token, head, pair);
-      angle.sine = table(rotary_.sine, rotary_.sine_strides, batch, token, head, pair);
-    } else {
-      const int64_t offset =
-          batch * rotary_.position_batch_stride + token * rotary_.position_token_stride;
-      const int64_t axes = rotary_.inv_freq.axes;
-      uint64_t turned = 0;
-      // One place that reads positions: they may be of any dtype.
-      for (int64_t term = 0; term < (axes > 0 ? axes : 1); ++term) {
-        const int64_t axis = axes > 0 ? term : rotary_.axis_map.clamped(pair);
-        const Position position =
-            rotary_.positions.at(offset + axis * rotary_.positions.axis_stride);
-        turned += phase(position, turns(term));
-      }
-      angle = sincos<Number>(turned);
+      return as_multiplied(
+          {table(rotary_.sine, rotary_.sine_strides, batch, token, head, pair),
+           table(rotary_.cosine, rotary_.cosine_strides, batch, token, head, pair)});
     }
+    const int64_t axes = rotary_.inv_freq.axes;
+    uint64_t turned = 0;
+    for (int64_t term = 0; term < (axes > 0 ? axes : 1); ++term) {
+      const int64_t axis = axes > 0 ? term : rotary_.axis_map.clamped(pair);
+      turned += phase(position_of(batch, token, axis), turns(term));
+    }
+    return angle_of_phase(turned);
+  }
+
+  POSENC_HD SinCos<Number> angle_of_phase(uint64_t turned) const {
+    return as_multiplied(sincos<Number>(turned));
+  }
+
+  // Whether one position of a token is that of all pairs.
+  POSENC_HD bool has_one_position() const {
+    return rotary_.cosine == nullptr && rotary_.axis_map.data == nullptr &&
+           rotary_.inv_freq.axes == 0;
+  }
+  POSENC_HD Position position_of(int64_t batch, int64_t token, int64_t axis) const {
+    return rotary_.positions.at(batch * rotary_.position_batch_stride +
+                                token * rotary_.position_token_stride +
+                                axis * rotary_.positions.axis_stride);
+  }
+
+  POSENC_HD SinCos<Number> as_multiplied(SinCos<Number> angle) const {
     const Number scale = static_cast<Number>(rotary_.scale);
     angle.cosine = angle.cosine * scale;
     angle.sine = angle.sine * (rotary_.inverse ? -scale : scale);

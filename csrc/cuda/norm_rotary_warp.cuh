@@ -80,10 +80,15 @@ class NormRotaryWarp : public NormRotaryBlock<T, 2> {
 
   // Every lane computes some of the angles of a token, for all of the warp.
   POSENC_HD void keep_angles(int64_t batch, int64_t token, const Turns* turns) const {
+    const bool one_position = Block::has_one_position();
+    const Position position = one_position ? Block::position_of(batch, token, 0) : Position{0, 0};
 #pragma unroll 1
     for (int pair = x_; pair < kPairs; pair += kLanes) {
-      const SinCos<Number> angle = Block::angle_of(
-          batch, token, 0, pair, [&](int64_t term) { return turns[term * kPairs + pair]; });
+      const SinCos<Number> angle =
+          one_position ? Block::angle_of_phase(phase(position, turns[pair]))
+                       : Block::angle_of(batch, token, 0, pair, [&](int64_t term) {
+                           return turns[term * kPairs + pair];
+                         });
       cosines()[pair] = angle.cosine;
       sines()[pair] = angle.sine;
     }
@@ -168,12 +173,11 @@ class NormRotaryWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, kI
 
   using Word = WordOf<T, kVector>;
 
-  // Shared memory of a block: the turns of frequencies, weights, and of each warp the words of some
-  // steps, the angles of a token and its places in the caches of keys and values.
+  // Shared memory of a block: frequencies in turns, weights, and of each warp the words of some
+  // steps and the angles of a token.
   static constexpr int kStages = Policy::kWarpStages;
   static constexpr size_t kWordsBytes = kStages * kStepWords * sizeof(Word);
-  static constexpr size_t kWarpBytes =
-      kWordsBytes + Warp::kAngles * sizeof(Number) + 2 * sizeof(int64_t);
+  static constexpr size_t kWarpBytes = kWordsBytes + Warp::kAngles * sizeof(Number);
   static POSENC_HD size_t block_bytes(const NormRotaryArgs& args) {
     return Warp::turns_bytes(args) + Warp::kWeights * sizeof(Number);
   }
@@ -195,17 +199,25 @@ class NormRotaryWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, kI
 
   // Takes up the steps of a piece.
   POSENC_HD void begin(int64_t piece) {
-    if (plan_.narrow) {
-      take_steps(static_cast<int32_t>(piece));
-    } else {
-      take_steps(piece);
-    }
+    warp_ = static_cast<int>(piece) * plan_.threads_y + y_;
+    const int rest = static_cast<int>(rotary_.rows()) - rest_row();
+    const int first = warp_ * plan_.rest_steps, all = rest * steps();
+    const int of_rest = first + plan_.rest_steps < all ? plan_.rest_steps : all - first;
+    left_ = plan_.rounds * steps() + (of_rest > 0 ? of_rest : 0);
+    here_.row = warp_;
+    here_.step = 0;
+    if (plan_.rounds == 0) begin_rest(here_);
     ahead_ = here_;
+    begins_token_ = true;
     stage_ = ahead_stage_ = 0;
   }
 
   // Asks for the words of the first steps, and reads what the block prepares.
   POSENC_HD void read() {
+    if (left_ > 0) {
+      enter_reading();
+      enter_writing();
+    }
 #pragma unroll 1
     for (int i = 0; i < kStages - 1; ++i) copy_ahead(i < left_);
     Warp::keep_turns(turns_, Warp::thread(), plan_.threads());
@@ -224,17 +236,13 @@ class NormRotaryWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, kI
 
   POSENC_HD void angles() {
     if (left_ <= 0 || !begins_token_) return;
-    Warp::keep_angles(here_.batch, here_.token, turns_);
-    if (!args_.appends() || x_ != 0) return;
-    const int64_t slot = args_.slot(here_.batch, here_.token);
-    places()[0] = args_.place_of_slot(args_.keys, here_.batch, slot);
-    places()[1] = args_.place_of_slot(args_.values, here_.batch, slot);
+    const int batch = plan_.by_tokens.divide(here_.row);
+    Warp::keep_angles(batch, here_.row - batch * static_cast<int>(rotary_.tokens), turns_);
   }
 
   // The words of the step.
   POSENC_HD void take() {
     if (left_ <= 0) return;
-    tensor_ = tensor_of(here_.step);
     wait_for_copies<kStages - 1>();
 #pragma unroll
     for (int i = 0; i < kAhead * kWords; ++i) {
@@ -267,36 +275,30 @@ class NormRotaryWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, kI
 
   POSENC_HD void write() {
     if (left_ <= 0) return;
-    if (tensor_ == 2) {
+    if (here_.tensor == 2) {
       write_values();
-    } else if (as_written_ || args_.rounded_before_weight[tensor_]) {
+    } else if (as_written_ || args_.rounded_before_weight[here_.tensor]) {
       write_heads<true>();
     } else {
       write_heads<false>();
     }
-    --left_;
-    pass(here_);
-    begins_token_ = here_.step == 0;
+    if (--left_ == 0) return;
+    const int row = here_.row;
+    if (pass(here_)) {
+      enter_writing();
+    } else if (here_.tensor < 2) {
+      if (to_ != nullptr) to_ += kStepHeads * rotary_.tensors[here_.tensor].out_strides.head;
+      if (key_ != nullptr) key_ += kStepHeads * args_.keys.head_stride;
+    }
+    begins_token_ = here_.row != row;
   }
 
  private:
-  // A step: a token's, and which one.
+  // A step: of a token's, of which tensor (0: q, 1: k, 2: the values), where the tensor's end, and
+  // how many of its heads there are from the lane's first one on.
   struct Step {
-    int batch, token, step;
+    int row, step, tensor, end, heads;
   };
-
-  template <typename Index>
-  POSENC_HD void take_steps(Index piece) {
-    const Index steps = static_cast<Index>(plan_.heads), each = static_cast<Index>(plan_.piece_heads);
-    const Index first = (piece * plan_.threads_y + y_) * each;
-    const Index all = static_cast<Index>(rotary_.rows()) * steps;
-    left_ = static_cast<int>(first + each < all ? each : all - first);
-    begins_token_ = true;
-    const Index row = plan_.by_heads.divide(first), batch = plan_.by_tokens.divide(row);
-    here_.batch = static_cast<int>(batch);
-    here_.token = static_cast<int>(row - batch * static_cast<Index>(rotary_.tokens));
-    here_.step = static_cast<int>(first - row * steps);
-  }
 
   // own: the warp's part of the shared memory.
   POSENC_HD NormRotaryWarpThread(const NormRotaryParameters& parameters, char* shared, char* own,
@@ -310,54 +312,93 @@ class NormRotaryWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, kI
     for (int i = 0; i < kAhead; ++i) roots_[i] = 1;
   }
 
-  // Where the token's heads are in the caches.
-  POSENC_HD int64_t* places() const {
-    return reinterpret_cast<int64_t*>(Warp::cosines() + Warp::kAngles);
+  // Of a token.
+  POSENC_HD int steps() const { return static_cast<int>(plan_.heads); }
+  POSENC_HD int steps_of(int tensor) const {
+    return (static_cast<int>(rotary_.tensors[tensor].heads) + kStepHeads - 1) / kStepHeads;
+  }
+
+  // Warps take tokens in rounds, so that they are at neighboring ones at a time; then they share
+  // out the steps of those that are left, from this row on.
+  POSENC_HD int rest_row() const { return plan_.rounds * plan_.warps; }
+  POSENC_HD void begin_rest(Step& at) const {
+    const int first = warp_ * plan_.rest_steps, row = plan_.by_heads.divide(first);
+    at.row = rest_row() + row;
+    at.step = first - row * steps();
+  }
+
+  // To the warp's next step; whether it is of another tensor or token.
+  POSENC_HD bool pass(Step& at) const {
+    at.step += 1;
+    at.heads -= kStepHeads;
+    if (at.step != at.end) return false;
+    if (at.step != steps()) return true;
+    at.step = 0;
+    if (at.row >= rest_row()) {
+      at.row += 1;
+    } else {
+      at.row += plan_.warps;
+      if (at.row >= rest_row()) begin_rest(at);
+    }
+    return true;
+  }
+
+  // Finds out the tensor. The lane's first head of the step, in it, or 0 of the values.
+  POSENC_HD int enter(Step& at) const {
+    const int q_end = steps_of(0), k_end = q_end + steps_of(1);
+    at.tensor = at.step < q_end ? 0 : at.step < k_end ? 1 : 2;
+    at.end = at.tensor == 0 ? q_end : at.tensor == 1 ? k_end : steps();
+    if (at.tensor == 2) return 0;
+    const int head = (at.step - (at.tensor == 0 ? 0 : q_end)) * kStepHeads + x_ / kLanesOfHead;
+    at.heads = static_cast<int>(rotary_.tensors[at.tensor].heads) - head;
+    return head;
+  }
+
+  POSENC_HD int64_t place(const HeadStrides& strides, int row, int head) const {
+    const int batch = plan_.by_tokens.divide(row);
+    const int token = row - batch * static_cast<int>(rotary_.tokens);
+    return batch * strides.batch + token * strides.token + head * strides.head;
+  }
+
+  // Where the lane's first word of the step ahead is; of the values, their first number.
+  POSENC_HD void enter_reading() {
+    const int head = enter(ahead_);
+    const RotaryTensor& x = ahead_.tensor == 2 ? args_.v : rotary_.tensors[ahead_.tensor];
+    from_ = static_cast<const T*>(x.in) + place(x.in_strides, ahead_.row, head);
+    if (ahead_.tensor < 2) from_ += dim();
+  }
+
+  // Likewise where those of this step go: out, and the cache.
+  POSENC_HD void enter_writing() {
+    const int head = enter(here_);
+    to_ = key_ = nullptr;
+    if (here_.tensor < 2) {
+      const RotaryTensor& x = rotary_.tensors[here_.tensor];
+      if (x.out != nullptr) {
+        to_ = static_cast<T*>(x.out) + place(x.out_strides, here_.row, head) + dim();
+      }
+    }
+    if (here_.tensor == 0 || !args_.appends()) return;
+    const CacheTarget& cache = here_.tensor == 1 ? args_.keys : args_.values;
+    const int batch = plan_.by_tokens.divide(here_.row);
+    const int64_t at =
+        args_.place(cache, batch, here_.row - batch * static_cast<int>(rotary_.tokens));
+    if (at == NormRotaryArgs::kNowhere) return;
+    key_ = static_cast<T*>(cache.data) + at;
+    if (here_.tensor == 1) key_ += head * cache.head_stride + dim();
   }
 
   // The lane's first word of a stage; its others are kLanes apart.
   POSENC_HD Word* copied(int stage) const { return copied_ + stage * kStepWords + x_; }
   static POSENC_HD void next_stage(int& stage) { stage = stage + 1 == kStages ? 0 : stage + 1; }
 
-  // To the warp's next step.
-  POSENC_HD void pass(Step& at) const {
-    at.step += 1;
-    if (at.step != static_cast<int>(plan_.heads)) return;
-    at.step = 0;
-    at.token += 1;
-    if (at.token != static_cast<int>(rotary_.tokens)) return;
-    at.token = 0;
-    at.batch += 1;
-  }
-
-  // Steps of a tensor.
-  POSENC_HD int steps_of(int tensor) const {
-    return (static_cast<int>(rotary_.tensors[tensor].heads) + kStepHeads - 1) / kStepHeads;
-  }
-  // 0: q, 1: k, 2: the values.
-  POSENC_HD int tensor_of(int step) const {
-    const int q_steps = steps_of(0);
-    return step < q_steps ? 0 : step < q_steps + steps_of(1) ? 1 : 2;
-  }
-  // Of the step, the lane's first head.
-  POSENC_HD int first_head(int step, int tensor) const {
-    return (tensor == 0 ? step : step - steps_of(0)) * kStepHeads + x_ / kLanesOfHead;
-  }
-  // Likewise, its first word of the values.
-  POSENC_HD int first_value(int step) const {
-    return (step - steps_of(0) - steps_of(1)) * kStepWords + x_;
-  }
-
-  static POSENC_HD int64_t place(const HeadStrides& strides, const Step& at, int head) {
-    return at.batch * strides.batch + at.token * strides.token + head * strides.head;
-  }
-
   // visit(number of the word, head, dim) for the lane's words of the values.
   template <typename Visit>
   POSENC_HD void for_each_value(int step, const Visit& visit) const {
     const int heads = static_cast<int>(args_.v.heads);
     const int words = static_cast<int>(args_.v_dim) / kVector;
-    const int first = first_value(step), more = kLanes / words, rest = kLanes - more * words;
+    const int first = (step - steps_of(0) - steps_of(1)) * kStepWords + x_;
+    const int more = kLanes / words, rest = kLanes - more * words;
     int head = first / words, word = first - head * words;
 #pragma unroll
     for (int i = 0; i < kAhead * kWords; ++i) {
@@ -373,71 +414,55 @@ class NormRotaryWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, kI
   // Asks for the words of a step, if there is one.
   POSENC_HD void copy_ahead(bool there) {
     if (there) {
-      copy_words(tensor_of(ahead_.step));
-      pass(ahead_);
+      copy_words();
       next_stage(ahead_stage_);
+      if (pass(ahead_)) {
+        if (ahead_.row < static_cast<int>(rotary_.rows())) enter_reading();
+      } else if (ahead_.tensor < 2) {
+        from_ += kStepHeads * rotary_.tensors[ahead_.tensor].in_strides.head;
+      }
     }
     end_copies();
   }
-  POSENC_HD void copy_words(int tensor) const {
+  POSENC_HD void copy_words() const {
     Word* const to = copied(ahead_stage_);
-    if (tensor == 2) {
-      const T* const from = static_cast<const T*>(args_.v.in) + place(args_.v.in_strides, ahead_, 0);
+    if (ahead_.tensor == 2) {
       for_each_value(ahead_.step, [&](int i, int head, int dim) {
-        copy_word<T, kVector>(from + head * args_.v.in_strides.head + dim, to + i * kLanes);
+        copy_word<T, kVector>(from_ + head * args_.v.in_strides.head + dim, to + i * kLanes);
       });
       return;
     }
-    const RotaryTensor& x = rotary_.tensors[tensor];
-    const int head = first_head(ahead_.step, tensor), heads = static_cast<int>(x.heads);
-    const T* const from = static_cast<const T*>(x.in) + place(x.in_strides, ahead_, head) + dim();
+    const int64_t apart = kHeads * rotary_.tensors[ahead_.tensor].in_strides.head;
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      if (head + i * kHeads >= heads) continue;
+      if (ahead_.heads <= i * kHeads) continue;
 #pragma unroll
       for (int word = 0; word < kWords; ++word) {
-        copy_word<T, kVector>(from + i * kHeads * x.in_strides.head + word * kUnit,
-                              to + (i * kWords + word) * kLanes);
+        copy_word<T, kVector>(from_ + i * apart + word * kUnit, to + (i * kWords + word) * kLanes);
       }
     }
   }
 
   // Bit for bit.
   POSENC_HD void write_values() const {
-    const int64_t at = places()[1];
-    if (at == NormRotaryArgs::kNowhere) return;
-    T* const to = static_cast<T*>(args_.values.data) + at;
+    if (key_ == nullptr) return;
     for_each_value(here_.step, [&](int i, int head, int dim) {
       write_packet<T, kVector>(unpack<T, kVector>(words_[i / kWords][i % kWords]),
-                               to + head * args_.values.head_stride + dim);
+                               key_ + head * args_.values.head_stride + dim);
     });
   }
 
   // kRounds: steps are rounded to the format of x, no product is fused with a sum.
   template <bool kRounds>
   POSENC_HD void write_heads() const {
-    const RotaryTensor& x = rotary_.tensors[tensor_];
-    const int head = first_head(here_.step, tensor_), heads = static_cast<int>(x.heads);
-    const bool writes = x.out != nullptr;
-    T* const to =
-        writes ? static_cast<T*>(x.out) + place(x.out_strides, here_, head) + dim() : nullptr;
-    const int64_t key_at =
-        tensor_ == 1 && args_.appends() ? places()[0] : NormRotaryArgs::kNowhere;
-    const bool caches = key_at != NormRotaryArgs::kNowhere;
-    T* const key =
-        caches ? static_cast<T*>(args_.keys.data) + key_at + head * args_.keys.head_stride + dim()
-               : nullptr;
+    const int64_t out_apart = kHeads * rotary_.tensors[here_.tensor].out_strides.head;
+    const int64_t key_apart = kHeads * args_.keys.head_stride;
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      if (head + i * kHeads >= heads) continue;
+      if (here_.heads <= i * kHeads) continue;
       const auto put = [&](const Packet<T, kVector>& packet, int word) {
-        if (writes) {
-          write_packet<T, kVector>(packet, to + i * kHeads * x.out_strides.head + word * kUnit);
-        }
-        if (caches) {
-          write_packet<T, kVector>(packet,
-                                   key + i * kHeads * args_.keys.head_stride + word * kUnit);
-        }
+        if (to_ != nullptr) write_packet<T, kVector>(packet, to_ + i * out_apart + word * kUnit);
+        if (key_ != nullptr) write_packet<T, kVector>(packet, key_ + i * key_apart + word * kUnit);
       };
       Warp::for_turned_words([&](int word, int partner, int pair) {
         Packet<T, kVector> one;
@@ -464,8 +489,8 @@ class NormRotaryWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, kI
   POSENC_HD void take(const WordOf<T, kVector>& word, int first, Number r, int at,
                       Number (&x)[kNumbers]) const {
     const auto factors =
-        kept_packet<Number, kNumbers>(Warp::weights(tensor_) + at * kUnit + dim() + first);
-    const bool round_first = kRounds && args_.rounded_before_weight[tensor_];
+        kept_packet<Number, kNumbers>(Warp::weights(here_.tensor) + at * kUnit + dim() + first);
+    const bool round_first = kRounds && args_.rounded_before_weight[here_.tensor];
 #pragma unroll
     for (int j = 0; j < kNumbers; ++j) {
       const Number number = real_of<T, kVector>(word, first + j), factor = factors.numbers[j];
@@ -535,11 +560,13 @@ class NormRotaryWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, kI
 
   Turns* const turns_;  // [term, pair]
   Word* const copied_;  // [stage, word, lane]
+  int warp_;            // of all
   int left_;            // steps of the warp, with this one; not above 0: none
   bool begins_token_;
   Step here_, ahead_;
   int stage_, ahead_stage_;
-  int tensor_ = 0;
+  const T* from_ = nullptr;
+  T *to_ = nullptr, *key_ = nullptr;  // null: nothing goes there
   Word words_[kAhead][kWords];
   Number sums_[kAllSums], roots_[kAhead];
 };
@@ -593,10 +620,10 @@ inline bool takes_warps(const NormRotaryArgs& args) {
   bool fits = size <= 4 && warp_shape(rotary) >= 0 && rotary.rows() < Policy::kNarrow &&
               rotary.angle_heads() == 1 && rotary.inv_freq.terms() <= Policy::kWarpTerms &&
               (!args.norm || (args.norm_first && !args.over_token)) &&
-              args.v_dim * size % 16 == 0;
+              args.v_dim * size % 16 == 0 && args.v.heads * args.v_dim < Policy::kWarpHeads * 512;
   for (int i = 0; i < 2; ++i) {
     const RotaryTensor& x = rotary.tensors[i];
-    fits = fits && x.heads < Policy::kNarrow && fits_words(x.in, x.in_strides, size) &&
+    fits = fits && x.heads < Policy::kWarpHeads && fits_words(x.in, x.in_strides, size) &&
            fits_words(x.out, x.out_strides, size) && args.weights[i].heads == 1;
   }
   fits = fits && fits_words(args.v.in, args.v.in_strides, size);
@@ -624,25 +651,27 @@ auto visit_warp_thread(const RotaryArgs& rotary, const Visit& visit) {
   });
 }
 
-// `heads` of the plan are the steps of a token, `piece_heads` those of a warp.
+// `heads` of the plan are the steps of a token.
 template <typename Thread>
 NormRotaryPlan plan_norm_rotary_warps(const NormRotaryArgs& args, const Room& room) {
   NormRotaryPlan plan;
+  const int64_t rows = args.rotary.rows();
   plan.heads = Thread::steps(args);
-  const int64_t all = args.rotary.rows() * plan.heads;
+  const int64_t all = rows * plan.heads;
   if (all == 0) return plan;
   plan.own_angles = true;
   plan.threads_x = kLanes;
   plan.threads_y = static_cast<int>(std::min<int64_t>(all, Policy::kWarpThreads / kLanes));
   plan.shared_bytes = Thread::shared_bytes(args, plan.threads_y);
   // As many to one warp as to the next, of those that are there at a time: what a block prepares is
-  // prepared once, and the words of a step arrive during the one before it.
+  // prepared once, and the words of a step arrive during those before it.
   const int64_t places = room.blocks(plan.threads(), plan.shared_bytes);
-  plan.piece_heads = divide_up(all, places * plan.threads_y);
-  plan.take_pieces(divide_up(all, plan.piece_heads * plan.threads_y), 1, room.limit);
+  plan.take_pieces(std::min(places, divide_up(all, plan.threads_y)), 1, room.limit);
+  plan.warps = static_cast<int>(plan.pieces_x * plan.threads_y);
+  plan.rounds = static_cast<int>(rows / plan.warps);
+  plan.rest_steps = static_cast<int>(divide_up(rows % plan.warps * plan.heads, plan.warps));
   plan.by_heads = Divisor(plan.heads);
   plan.by_tokens = Divisor(args.rotary.tokens);
-  plan.narrow = all + plan.piece_heads * plan.threads_y < Policy::kNarrow;
   return plan;
 }
 

@@ -26,6 +26,8 @@ struct Policy {
   static constexpr int kWarpStages = WSTAGES;
   // Frequencies of a pair, at most, that they add up: there is shared memory for so many.
   static constexpr int64_t kWarpTerms = 8;
+  // And heads of a tensor: steps of all warps have room in 32 bits.
+  static constexpr int64_t kWarpHeads = 4096;
   // Likewise of threads that write tables, which wait for arithmetic alone.
   static constexpr int kTableBlocksPerProcessor = 3;
   // Vectors of a row that one block takes, at most; fewer where they need more shared memory.
