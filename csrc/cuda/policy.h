@@ -132,6 +132,16 @@ struct Policy {
   // Entries of a column that one thread, one warp sums up at most.
   static constexpr int kThreadList = 16;
   static constexpr int kWarpList = 512;
+  // Of a scatter by warps, which keep a row in shared memory: words that a thread reads before it
+  // keeps the first; blocks that a multiprocessor can hold at least; pieces for every place, at
+  // least; warps of a block that there is room for, and keys of a row, at least, or it is not done
+  // by warps.
+  static constexpr int kScatterReads = 4;
+  static constexpr bool kScatterRequests = false;
+  static constexpr int kScatterBlocksPerProcessor = 3;
+  static constexpr int64_t kScatterWaves = 2;
+  static constexpr int64_t kScatterLeastWarps = 2;
+  static constexpr int64_t kScatterKeys = 128;
 };
 
 // Of a warp: those that take part where lanes read of each other. A lane that is not among them, or

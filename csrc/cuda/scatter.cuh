@@ -1,4 +1,5 @@
-// Scatter with an index on a GPU: what one thread does, and how a launch covers a call.
+// Scatter with an index on a GPU: what one thread does, and how a launch covers a call that is not
+// one for scatter_warp.cuh.
 //
 //   ScatterThread   sums over the entries of a column, for 8 rows at a time: by one thread, by a
 //                   warp or by the block, as many as there are. Of a block's lists the next is
@@ -8,18 +9,9 @@
 #include <algorithm>
 
 #include "cuda/lookup.cuh"
+#include "cuda/scatter_warp.cuh"
 
 namespace posenc::cuda {
-
-struct ScatterPlan : LaunchPlan {
-  bool searches = false;  // most entries of a list are in no row's window
-  int64_t tiles = 0;      // of kThreads columns; a block takes every pieces_y-th
-};
-
-struct ScatterParameters {
-  RelativeArgs args;
-  ScatterPlan plan;
-};
 
 // The thread of a block that has kRows rows, of any planes. A column has a list of entries.
 template <typename T, int kVector>
@@ -294,7 +286,7 @@ class ScatterThread {
 template <typename Thread>
 ScatterPlan plan_scatter(const RelativeArgs& args, const Room& room = {}) {
   ScatterPlan plan;
-  plan.searches = args.entries / 4 > args.keys;
+  plan.searches = searches(args);
   plan.tiles = divide_up(args.width, Policy::kThreads);
   plan.threads_x = Policy::kThreads;
   plan.shared_bytes = Thread::kSharedBytes;
@@ -306,10 +298,20 @@ ScatterPlan plan_scatter(const RelativeArgs& args, const Room& room = {}) {
   return plan;
 }
 
-template <typename Visit>
-auto visit_scatter_thread(const RelativeArgs& args, const Visit& visit) {
+// Calls by_warps(thread type) or by_blocks(thread type).
+template <typename ByWarps, typename ByBlocks>
+auto visit_scatter_thread(const RelativeArgs& args, const ByWarps& by_warps,
+                          const ByBlocks& by_blocks) {
   return visit_type(args.dtype, [&](auto type) {
-    return visit(static_cast<ScatterThread<decltype(type), 1>*>(nullptr));
+    using T = decltype(type);
+    constexpr int kWide = 16 / sizeof(T);
+    using Warp = ScatterWarpThread<T, kWide>;
+    if (takes_warps<Warp>(args)) {
+      return aligned(args.by_key, args.planes, args.queries, args.keys, args.dtype, kWide)
+                 ? by_warps(static_cast<Warp*>(nullptr))
+                 : by_warps(static_cast<ScatterWarpThread<T, 1>*>(nullptr));
+    }
+    return by_blocks(static_cast<ScatterThread<T, 1>*>(nullptr));
   });
 }
 

@@ -689,33 +689,59 @@ def test_lists_of_every_length(width, dtype):
             assert_scatters_agree(grad, index, width, queries - 1)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("lists", [1, 2, 3, 20, 300])
-def test_order_of_very_long_lists(lists, dtype):
-    """Beside each other and in several tiles: of 256 sums of every 256th entry every 16th is added
-    up, and then those.
+def in_order(terms: np.ndarray) -> np.ndarray:
+    """Sums along the first axis."""
+    total = np.zeros(terms.shape[1:], terms.dtype)
+    for term in terms:
+        total = total + term
+    return total
+
+
+def sum_of_list(terms: np.ndarray) -> np.ndarray:
+    """Of a short list in order; of a long one, 32 sums of every 32nd term, of which every 4th is
+    added up, and then those; of a very long one likewise 256, and every 16th.
     """
+    length = len(terms)
+    if length <= 16:
+        return in_order(terms)
+    parts, folds = (32, 4) if length <= 512 else (256, 16)
+    rounds = -(-length // parts)
+    padded = np.zeros((rounds * parts, *terms.shape[1:]), terms.dtype)
+    padded[:length] = terms
+    sums = in_order(padded.reshape(rounds, parts, *terms.shape[1:]))
+    return in_order(in_order(sums.reshape(parts // folds, folds, *terms.shape[1:])))
 
-    def in_order(terms: np.ndarray) -> np.ndarray:
-        total = terms[0] + 0.0  # no sum is -0.0
-        for term in terms[1:]:
-            total = total + term
-        return total
 
-    queries, length = 9, 523
-    keys = lists * length
-    grad = numbers(dtype, queries, keys + queries - 1)
-    rows = np.zeros((lists, length + 245, queries), grad.dtype)  # 3 * 256
-    for query in range(queries):  # the same entries of each
-        rows[:, :length, query] = grad[query, query:][:keys].reshape(length, -1).T
-    index = np.concatenate([np.full(queries - 1, -1)] * 2)
-    index = np.insert(index, queries - 1, np.arange(keys) % lists)
-    parts = in_order(rows.reshape(lists, 3, 256, queries).swapaxes(0, 1))
-    # Folded: [lists, 16, 16, queries] to [lists, 16, queries] to [lists, queries].
-    folded = in_order(parts.reshape(lists, 16, 16, queries).swapaxes(0, 1))
-    expected = in_order(folded.swapaxes(0, 1)).T
-    result = CUDA_ON_HOST.relative_scatter(grad, index, lists, queries - 1, None, -1, 1.0, None)
-    assert_same_bits(result, np.ascontiguousarray(expected))
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("keys", "width"), [(60, 7), (127, 3), (128, 3), (300, 9), (520, 40), (1024, 1), (2000, 129)]
+)
+@pytest.mark.parametrize("kind", ["clipped", "down", "mixed", "round", "some", "few"])
+@pytest.mark.parametrize("begins", [0, 1])
+def test_order_of_lists(begins, kind, keys, width, dtype):
+    """Of entries beside each other and of any; of rows that are aligned or not; by whatever kernel.
+    Entries that are not in a row's window are zeros.
+    """
+    queries, origin = 9, 11
+    distance = np.arange(keys + 20) - keys // 2
+    rng = np.random.default_rng(keys)
+    index = {
+        "clipped": np.clip(distance + width // 2, 0, width - 1),
+        "down": np.clip(width // 2 - distance, 0, width - 1),
+        "mixed": rng.integers(-1, width, len(distance)),
+        "round": np.arange(len(distance)) % width,
+        "some": np.where(distance % 3 == 0, np.clip(distance // 20 + width // 2, 0, width - 1), -1),
+        "few": rng.integers(0, min(width, 2), len(distance)),
+    }[kind]
+    there = placed((queries, keys), np.dtype(dtype), 0, begins)
+    grad = there.array
+    grad[...] = numbers(dtype, queries, keys)
+    entries = np.zeros((len(index), queries), grad.dtype)
+    for query in range(queries):
+        entries[origin - query :][:keys, query] = grad[query]
+    expected = np.stack([sum_of_list(entries[index == column]) for column in range(width)], -1)
+    result = CUDA_ON_HOST.relative_scatter(grad, index, width, origin, None, -1, 1.0, None)
+    assert_same_bits(result, expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

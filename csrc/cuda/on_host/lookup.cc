@@ -84,27 +84,66 @@ void sum_in_block(Block<Thread>& block) {
   }
 }
 
+// What a warp does with a row.
+template <typename Thread>
+void scatter_rows(Block<Thread>& block, int64_t piece, int64_t step) {
+  block.each([&](Thread& thread) { thread.stage(piece, step); });
+  block.each([](Thread& thread) { thread.sum_short(); });
+  const int longs = block.agreed([](Thread& thread) { return thread.long_lists(); });
+  for (int first = 0; first < longs; first += Thread::kLongLists) {
+    block.each([&](Thread& thread) { thread.sum_long(first); });
+    block.each([&](Thread& thread) { thread.write_long(first); });
+  }
+  const int very_long = block.agreed([](Thread& thread) { return thread.very_long_lists(); });
+  for (int list = 0; list < very_long; ++list) {
+    block.each([&](Thread& thread) { thread.sum_very_long(list); });
+    block.each([](Thread& thread) { thread.fold_very_long(); });
+    block.each([&](Thread& thread) { thread.write_very_long(list); });
+  }
+}
+
+template <typename Thread>
+void scatter_by_warps(const RelativeArgs& args) {
+  int64_t steps = 0;
+  const auto plan = [&](const Room& room) {
+    const ScatterParameters parameters{args, plan_scatter_warps<Thread>(args, room)};
+    steps = parameters.plan.steps;
+    return parameters;
+  };
+  launch<Thread>(plan, [&](Block<Thread>& block, int64_t x, int64_t /*y*/) {
+    block.each([](Thread& thread) { thread.stage_lists(); });
+    block.each([](Thread& thread) { thread.count_lists(); });
+    block.each([](Thread& thread) { thread.order_lists(); });
+    for (int64_t step = 0; step < steps; ++step) scatter_rows(block, x, step);
+  });
+}
+
+template <typename Thread>
+void scatter_by_blocks(const RelativeArgs& args) {
+  int64_t tiles = 0, tile_step = 0;
+  const auto plan = [&](const Room& room) {
+    const ScatterParameters parameters{args, plan_scatter<Thread>(args, room)};
+    tiles = parameters.plan.tiles;
+    tile_step = parameters.plan.pieces_y;
+    return parameters;
+  };
+  launch<Thread>(plan, [&](Block<Thread>& block, int64_t x, int64_t y) {
+    block.each([&](Thread& thread) { thread.begin(x); });
+    block.each([](Thread& thread) { thread.read_rows(); });
+    for (int64_t tile = y; tile < tiles; tile += tile_step) {
+      block.each([&](Thread& thread) { thread.short_list(tile); });
+      sum_in_warps(block);
+      sum_in_block(block);
+    }
+  });
+}
+
 void run_scatter(const RelativeArgs& args) {
   const RelativeArgs arranged = arrange(args, true).args;
-  visit_scatter_thread(arranged, [&](auto* type) {
-    using Thread = std::remove_pointer_t<decltype(type)>;
-    int64_t tiles = 0, tile_step = 0;
-    const auto plan = [&](const Room& room) {
-      const ScatterParameters parameters{arranged, plan_scatter<Thread>(arranged, room)};
-      tiles = parameters.plan.tiles;
-      tile_step = parameters.plan.pieces_y;
-      return parameters;
-    };
-    launch<Thread>(plan, [&](Block<Thread>& block, int64_t x, int64_t y) {
-      block.each([&](Thread& thread) { thread.begin(x); });
-      block.each([](Thread& thread) { thread.read_rows(); });
-      for (int64_t tile = y; tile < tiles; tile += tile_step) {
-        block.each([&](Thread& thread) { thread.short_list(tile); });
-        sum_in_warps(block);
-        sum_in_block(block);
-      }
-    });
-  });
+  visit_scatter_thread(
+      arranged,
+      [&](auto* type) { scatter_by_warps<std::remove_pointer_t<decltype(type)>>(arranged); },
+      [&](auto* type) { scatter_by_blocks<std::remove_pointer_t<decltype(type)>>(arranged); });
 }
 
 }  // namespace
