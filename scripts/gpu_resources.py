@@ -216,7 +216,7 @@ LIMITS = [
     Limits(r"GatherWarp<", 1670, lambda v: min(v.policy["kGatherWarpRows"], v.vector)),
     Limits(r"Gather<", 3030, lambda v: v.policy["kTileRows"]),  # of content
     # A row, and sums one by one.
-    Limits(r"ScatterWarp<", 2530, lambda v: v.policy["kScatterReads"], wide_stores=False),
+    Limits(r"ScatterWarp<", 1970, lambda v: v.policy["kScatterReads"], wide_stores=False),
     # Numbers one by one: several entries for 8 rows, in four places.
     Limits(r"Scatter<", 6250, loop_barriers=4),  # a tile of columns, and lists of the whole block
     Limits(
