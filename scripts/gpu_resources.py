@@ -221,9 +221,10 @@ LIMITS = [
     Limits(r"Scatter<", 6250, loop_barriers=4),  # a tile of columns, and lists of the whole block
     Limits(
         r"Shift<",
-        2320,
-        # Two words or one, and content; single numbers of content alone.
-        lambda v: (4 if v.vector > 1 else 1) * v.policy["kShiftRows"],
+        1700,
+        # Two words or a number where bits are copied; where not, half as many, and content there
+        # and beside zeros.
+        lambda v: (4 if v.vector > 1 else 2) * v.policy["kShiftReads"],
     ),
 ]
 

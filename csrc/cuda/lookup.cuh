@@ -63,9 +63,14 @@ class AnyWord {
     return true;
   }
 
-  POSENC_HD void clear() {
+  // Zeros; or, once two words are read, what is behind so many bytes of the first.
+  POSENC_HD void clear(int bytes = 0) {
     low_ = high_ = WordOf<T, kVector>{};
-    shift_ = 0;
+    shift_ = bytes;
+  }
+  POSENC_HD void read_both(const T* words) {
+    low_ = read_word<T, kVector>(words);
+    high_ = read_word<T, kVector>(words + kVector);
   }
 
   // Otherwise, number(i) for each.
@@ -94,7 +99,8 @@ class AnyWord {
       if constexpr (sizeof(T) == 2) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          parts[i] = (shift_ & 2) != 0 ? (parts[i] >> 16) | (parts[i + 1] << 16) : parts[i];
+          const uint64_t both = uint64_t{parts[i + 1]} << 32 | parts[i];
+          parts[i] = static_cast<uint32_t>(both >> (8 * (shift_ & 2)));
         }
       }
       Packet<T, kVector> packet;

@@ -96,8 +96,13 @@ struct Policy {
   // repeated to find out the bias of every number.
   static constexpr int64_t kJoinedColumns = 256;
   static constexpr int64_t kJoinedRepetitions = 8;
-  // Rows of a shift that a thread reads before it writes the first, of two words each.
-  static constexpr int kShiftRows = 4;
+  // Vectors that a thread of a shift copies at once, of two words each; half as many where content
+  // is added or numbers are scaled.
+  static constexpr int kShiftReads = 4;
+  // Vectors of a row for one thread, at most: 16, and one where a row does not begin with a vector.
+  static constexpr int64_t kShiftVectors = 17;
+  // As kBlocksPerProcessor, of its threads: up to 80 registers.
+  static constexpr int kShiftBlocksPerProcessor = 3;
   // Its pieces for every place, at least: those at the ends of rows write zeros alone.
   static constexpr int64_t kShiftWaves = 4;
   // Likewise of a gather by vectors, of 8 numbers each.

@@ -11,7 +11,7 @@ cudaError_t relative_shift(const RelativeArgs& args, bool scatter, Queue queue) 
   return visit_shift_thread(parameters, [&](auto* type) {
     using Thread = std::remove_pointer_t<decltype(type)>;
     return launch_tiles<Thread, RelativeParameters>(queue, [&](const Room& room) {
-      parameters.plan = plan_relative<Thread>(parameters, room);
+      parameters.plan = plan_shift<Thread>(parameters, room);
       return parameters;
     });
   });

@@ -1,47 +1,45 @@
-// Gather and scatter without an index on a GPU: rows copied from another place in a row. A thread
-// writes vectors wherever memory has them, of rows of any length and address.
+// Gather and scatter without an index on a GPU: rows copied to another place in a row. A warp
+// copies a row or a part of it, or several short rows.
+//
+//   row that is written    numbers | zeros | numbers | copied vectors | numbers | zeros | numbers
+//   row that is read                       |        whole words         |
+//
+// A vector is an aligned word of the row that is written. Its numbers are in two neighboring words
+// of the row that is read, as many bytes further on for all vectors of a row. So a thread reads two
+// words and writes one, or writes zeros. Words that reach beyond a row are neither read nor written
+// as a whole: their numbers are copied one by one.
 #pragma once
 
 #include <algorithm>
-#include <type_traits>
 
 #include "cuda/lookup.cuh"
 
 namespace posenc::cuda {
 
-// Without an index, gather and scatter are the same but for the direction. kAnywhere: rows begin
-// anywhere in a vector.
-template <typename T, int kVector, bool kAnywhere>
+// Without an index, gather and scatter are the same but for the direction. kVector == 1: all
+// numbers are copied one by one, whatever their stride.
+template <typename T, int kVector>
 class ShiftThread : RelativeThread<T, kVector> {
   using Base = RelativeThread<T, kVector>;
   using Base::args_;
+  using Base::column_stride;
   using Base::parameters_;
   using Base::plan_;
+  using Base::x_;
   using typename Base::Place;
-  // Columns beyond 32 bits, one number at a time.
-  using Column = std::conditional_t<kVector == 1, int64_t, int32_t>;
 
  public:
-  static constexpr int kWidth = kVector;
-  static constexpr int kBlocks = blocks_per_processor(kVector * sizeof(T));
-  static constexpr int kRows = Policy::kShiftRows;
-  static constexpr int64_t kWaves = kAnywhere ? Policy::kShiftWaves : 0;
-  // Rows, and columns, where they have 32 bits: so that sums of all have room.
-  static constexpr int64_t kMost = int64_t{1} << 28;
+  static constexpr int kBlocks = Policy::kShiftBlocksPerProcessor;
 
   POSENC_HD ShiftThread(const RelativeParameters& parameters, char* /*shared*/, int x, int y, int z)
       : Base(parameters, x, y, z) {}
 
   POSENC_HD void begin(int64_t piece_x, int64_t piece_y) {
-    const Tile tile(plan_, kRows, piece_x, piece_y, this->x_, this->z_);
+    Tile tile(plan_, 1, piece_x, piece_y, x_, this->z_, plan_.turns);
+    first_row_ = tile.block_row + this->y_;
+    first_vector_ = tile.block_vector;
+    tile.vector = 0;  // column 0 is anywhere in the first vector of a row
     Base::begin(tile, from(), to());
-    first_row_ = static_cast<Column>(tile.block_row) + this->y_;
-    column_ = static_cast<Column>(tile.vector) * kVector;
-    // From the column of a row that is written to that which is read; row 0's. Where it is beyond
-    // all columns, no matter how far.
-    const int64_t apart = parameters_.scatter ? -this->origin_ : this->origin_;
-    constexpr int64_t kFar = sizeof(Column) == 4 ? 2 * kMost : INT64_MAX;
-    apart_ = static_cast<Column>(apart < -kFar ? -kFar : apart > kFar ? kFar : apart);
   }
 
   POSENC_HD void stage() {}
@@ -51,20 +49,30 @@ class ShiftThread : RelativeThread<T, kVector> {
     for (int64_t i = this->first_repetition_; i < plan_.repetitions; i += plan_.repetition_step) {
       const Place place = this->place(i, from(), to());
       for (int tile = 0; tile < plan_.tiles; ++tile) {
-        copy(place, first_row_ + tile * plan_.threads_y * kRows);
+        const int64_t row = first_row_ + tile * plan_.threads_y;
+        if (row < plan_.rows) copy(part(place, row));
       }
     }
   }
 
-  // Of a row.
-  static int64_t vectors(const RelativeParameters& /*parameters*/, int64_t columns) {
-    if (!kAnywhere) return columns / kVector;
-    return columns == 0 ? 0 : divide_up(columns + kBefore, kVector);
+  // Of a row, wherever it begins.
+  static int64_t vectors(int64_t columns) {
+    return columns == 0 ? 0 : divide_up(columns + kVector - 1, kVector);
   }
-  static size_t shared_bytes(const TilePlan& /*plan*/) { return 0; }
 
  private:
-  static constexpr int kBefore = kVector - 1;  // numbers of a row's first vector before the row
+  // The part of a row that a warp copies. Places are counted from its first vector's first number;
+  // every range ends before its `end`.
+  struct Part {
+    T* to;
+    const T *from, *content;
+    int bytes;                     // that the first vector begins behind a word
+    int begin, end;                // numbers that are written
+    int read_begin, read_end;      // numbers that the other row has
+    int whole_begin, whole_end;    // vectors all of whose numbers are written,
+    int filled_begin, filled_end;  // of these: vectors that are not all zeros,
+    int copied_begin, copied_end;  // of these: vectors whose two words the other row has
+  };
 
   POSENC_HD const Matrices& from() const {
     return parameters_.scatter ? args_.by_key : args_.by_column;
@@ -72,86 +80,178 @@ class ShiftThread : RelativeThread<T, kVector> {
   POSENC_HD const Matrices& to() const {
     return parameters_.scatter ? args_.by_column : args_.by_key;
   }
-  POSENC_HD Column columns() const {
-    return static_cast<Column>(parameters_.scatter ? args_.width : args_.keys);
+
+  // Numbers that are before it in its word.
+  static POSENC_HD int numbers_before(const T* number) {
+    return static_cast<int>(reinterpret_cast<uint64_t>(number) / sizeof(T)) & (kVector - 1);
+  }
+  template <typename Number>
+  static POSENC_HD int between(Number number, Number least, Number most) {
+    return static_cast<int>(number < least ? least : number > most ? most : number);
   }
 
-  // The vector of a row, wherever memory has it: it begins `late` columns before column_.
-  struct Part {
-    T* to;
-    Column column;
-    bool whole;  // all of its numbers are the row's
-  };
-  POSENC_HD Part part(const Place& place, Column row) const {
+  POSENC_HD Part part(const Place& place, int64_t row) const {
+    const int64_t columns = parameters_.scatter ? args_.width : args_.keys;
+    const int64_t size = parameters_.scatter ? args_.keys : args_.width;
+    const int64_t numbers = int64_t{plan_.threads_x} * plan_.turns * kVector;
+    Part part;
     T* const to_row = place.to + row * to().row_stride;
-    if constexpr (!kAnywhere) return {to_row, column_, true};
-    const int late = static_cast<int>(reinterpret_cast<uint64_t>(to_row) / sizeof(T)) & kBefore;
-    const Column column = column_ - late;
-    return {to_row - late, column, column >= 0 && column + kVector <= columns()};
-  }
-  POSENC_HD bool has(const Part& part, int i) const {
-    return part.column + i >= 0 && part.column + i < columns();
+    const int64_t column = first_vector_ * kVector - numbers_before(to_row);
+    part.to = to_row + column * column_stride(to());
+    part.content =
+        place.content + row * args_.content.row_stride + column * column_stride(args_.content);
+    part.begin = between<int64_t>(-column, 0, kVector);
+    part.end = between<int64_t>(columns - column, 0, numbers);
+    part.whole_begin = part.begin > 0 ? 1 : 0;
+    part.whole_end = part.end < kVector ? part.whole_begin : part.end / kVector;
+
+    // The column of the other row. Beyond the row, it does not matter how far.
+    int64_t source = parameters_.scatter ? row - this->origin_ : this->origin_ - row;
+    source = source + column;
+    source = source < -numbers ? -numbers : source > size ? size : source;
+    part.from = place.from + row * from().row_stride + source * column_stride(from());
+    part.read_begin = between<int64_t>(-source, -kVector, numbers);
+    part.read_end = between<int64_t>(size - source, 0, numbers + 2 * kVector);
+    part.filled_begin = between(part.read_begin / kVector, part.whole_begin, part.whole_end);
+    part.filled_end =
+        between((part.read_end + kVector - 1) / kVector, part.filled_begin, part.whole_end);
+    if constexpr (kVector == 1) {
+      part.bytes = 0;
+      part.copied_begin = part.filled_begin;
+      part.copied_end = part.filled_end;
+    } else {
+      const int before = numbers_before(part.from);
+      part.bytes = before * static_cast<int>(sizeof(T));
+      part.copied_begin = between((part.read_begin + before + kVector - 1) / kVector,
+                                  part.filled_begin, part.filled_end);
+      part.copied_end =
+          between((part.read_end + before - kVector) / kVector, part.copied_begin, part.filled_end);
+    }
+    return part;
   }
 
-  POSENC_HD void copy(const Place& place, Column row) const {
-    const Column size = static_cast<Column>(parameters_.scatter ? args_.keys : args_.width);
-    const Column rows = static_cast<Column>(plan_.rows);
-    const int64_t stride = Base::column_stride(from());
-    AnyWord<T, kVector> words[kRows];
-    WordOf<T, kVector> content[kRows];
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const Column one = row + r * plan_.threads_y;
-      if (one >= rows) continue;
-      const Part to = part(place, one);
-      const T* const from_row = place.from + one * from().row_stride;
-      const Column first = to.column + apart_ + (parameters_.scatter ? one : -one);
-      if (first <= -kVector || first >= size) {
-        words[r].clear();
-      } else if (!words[r].read(from_row, first, size)) {
-        words[r].take([&](int i) {
-          const Column column = first + i;
-          return column >= 0 && column < size ? read_number(from_row + column * stride) : T{};
-        });
-      }
-      if (args_.content.data != nullptr) content[r] = read_content(place, one, to);
-    }
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const Column one = row + r * plan_.threads_y;
-      if (one >= rows) continue;
-      const Part to = part(place, one);
-      const auto packet = scaled<T, kVector>(parameters_, words[r].numbers(), content[r]);
-      if (to.whole) {
-        write_packet<T, kVector>(packet, to.to);
-        continue;
-      }
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) {
-        if (has(to, i)) write_packet<T, 1>({{packet.numbers[i]}}, to.to + i);
-      }
+  POSENC_HD void copy(const Part& part) const {
+    if (part.end <= part.begin) return;
+    // Vectors last: words take the most registers, and need the least of the part.
+    if constexpr (kVector > 1) copy_numbers(part);
+    if (parameters_.copies) {
+      write_vectors<true>(part);
+    } else {
+      write_vectors<false>(part);
     }
   }
 
-  POSENC_HD WordOf<T, kVector> read_content(const Place& place, Column row,
-                                            const Part& part) const {
-    const T* const from = place.content + row * args_.content.row_stride + (part.column - column_);
-    if (part.whole) return read_word<T, kVector>(from);
-    Packet<T, kVector> packet;
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) {
-      packet.numbers[i] = has(part, i) ? read_number(from + i) : T{};
+  template <bool kCopies>
+  POSENC_HD void write_vectors(const Part& part) const {
+#pragma unroll 1
+    for (int side = 0; side < 2; ++side) {
+      write_vectors<kCopies, false>(part, side == 0 ? part.whole_begin : part.filled_end,
+                                    side == 0 ? part.filled_begin : part.whole_end);
     }
-    WordOf<T, kVector> word;
-    memcpy(&word, packet.numbers, sizeof word);
-    return word;
+    write_vectors<kCopies, true>(part, part.copied_begin, part.copied_end);
   }
 
-  Column first_row_, column_, apart_;
+  // The thread's vectors of begin .. end - 1, zeros unless it reads. kCopies: bits as they are.
+  template <bool kCopies, bool kReads>
+  POSENC_HD void write_vectors(const Part& part, int begin, int end) const {
+    constexpr int kAtOnce = kCopies ? Policy::kShiftReads : Policy::kShiftReads / 2;
+    constexpr int kStep = kWarp * kVector;
+    const bool adds = !kCopies && args_.content.data != nullptr;
+    const int64_t from_step = kStep * column_stride(from());
+    const int64_t to_step = kStep * column_stride(to());
+    const int64_t content_step = kStep * column_stride(args_.content);
+    const int first = (begin + x_) * kVector;
+    T* to = part.to + first * column_stride(this->to());
+    const T* from = part.from + first * column_stride(this->from()) - part.bytes / sizeof(T);
+    const T* content = part.content + first * column_stride(args_.content);
+#pragma unroll 1
+    for (int left = end - begin - x_; left > 0; left -= kAtOnce * kWarp) {
+      // Cleared: a register that is not written in all cases would be taken from the beginning on.
+      AnyWord<T, kVector> words[kAtOnce];
+      WordOf<T, kVector> content_words[kAtOnce] = {};
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        words[i].clear(part.bytes);
+        if (i * kWarp >= left) continue;
+        if constexpr (kReads && kVector == 1) {
+          words[i].take([&](int) { return read_number(from + i * from_step); });
+        } else if constexpr (kReads) {
+          words[i].read_both(from + i * from_step);
+        }
+        if (adds) content_words[i] = read_word<T, kVector>(content + i * content_step);
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (i * kWarp >= left) continue;
+        auto packet = words[i].numbers();
+        if constexpr (!kCopies) packet = scaled<T, kVector>(parameters_, packet, content_words[i]);
+        write_packet<T, kVector>(packet, to + i * to_step);
+      }
+      from += kAtOnce * from_step;
+      to += kAtOnce * to_step;
+      if (adds) content += kAtOnce * content_step;
+    }
+  }
+
+  // Those that are in no vector: fewer than a vector's at both ends, at most two vectors' where
+  // vectors of zeros and copied ones meet.
+  POSENC_HD void copy_numbers(const Part& part) const {
+    for (int i = x_; i < 6 * kVector; i += plan_.threads_x) {
+      int at, end;
+      if (i < kVector) {
+        at = part.begin + i;
+        end = part.whole_begin * kVector;
+      } else if (i < 3 * kVector) {
+        at = part.filled_begin * kVector + i - kVector;
+        end = part.copied_begin * kVector;
+      } else if (i < 5 * kVector) {
+        at = part.copied_end * kVector + i - 3 * kVector;
+        end = part.filled_end * kVector;
+      } else {
+        at = part.whole_end * kVector + i - 5 * kVector;
+        end = part.end;
+      }
+      if (at >= end || at >= part.end) continue;
+      const bool reads = at >= part.read_begin && at < part.read_end;
+      const Packet<T, 1> number{{reads ? read_number(part.from + at) : T{}}};
+      WordOf<T, 1> content{};
+      if (args_.content.data != nullptr) content = read_word<T, 1>(part.content + at);
+      write_packet<T, 1>(scaled<T, 1>(parameters_, number, content), part.to + at);
+    }
+  }
+
+  int64_t first_row_, first_vector_;
 };
 
-// Whether rows that are written have vectors in memory, those of `content` the same ones.
-inline bool begins_anywhere(const RelativeParameters& parameters, int64_t width) {
+// Of arranged arguments. A thread has several vectors of a row if there are enough for all threads.
+template <typename Thread>
+TilePlan plan_shift(const RelativeParameters& parameters, const Room& room = {}) {
+  const RelativeArgs& args = parameters.args;
+  const Planes& planes = args.planes;
+  const int64_t kept = planes.count(0, parameters.kept);
+  TilePlan plan;
+  plan.vectors = Thread::vectors(parameters.scatter ? args.width : args.keys);
+  plan.rows = args.queries;
+  plan.repetitions = planes.count(parameters.kept, planes.rank);
+  const int64_t all = plan.vectors * plan.rows * kept * plan.repetitions;
+  if (all == 0) return plan;
+  plan.threads_x = kWarp;
+  while (plan.threads_x / 2 >= plan.vectors) plan.threads_x /= 2;
+  plan.threads_y =
+      static_cast<int>(std::min<int64_t>(plan.rows, Policy::kThreads / plan.threads_x));
+  plan.threads_z = static_cast<int>(std::min<int64_t>(
+      {plan.repetitions, Policy::kThreads / plan.threads(), Policy::kMostThreadsZ}));
+  const int64_t places = room.blocks(plan.threads());
+  const int64_t turns =
+      std::min(std::max<int64_t>(all / (places * plan.threads()), 1), Policy::kShiftVectors);
+  plan.column_blocks = divide_up(plan.vectors, plan.threads_x * turns);
+  plan.turns = static_cast<int>(divide_up(plan.vectors, plan.threads_x * plan.column_blocks));
+  cut_rows(plan, 1, kept, places, Policy::kShiftWaves, room.limit);
+  return plan;
+}
+
+// Whether rows have vectors in memory, and `content` has them at the same columns.
+inline bool has_vectors(const RelativeParameters& parameters, int64_t width) {
   const RelativeArgs& args = parameters.args;
   const Matrices& to = parameters.scatter ? args.by_column : args.by_key;
   const Matrices& from = parameters.scatter ? args.by_key : args.by_column;
@@ -166,17 +266,10 @@ auto visit_shift_thread(const RelativeParameters& parameters, const Visit& visit
   return visit_type(parameters.args.dtype, [&](auto type) {
     using T = decltype(type);
     constexpr int kWide = 16 / sizeof(T);
-    const RelativeArgs& args = parameters.args;
-    const int64_t longest = std::max({args.queries, args.keys, args.width});
-    if (longest < ShiftThread<T, kWide, false>::kMost) {
-      if (by_vectors(parameters, kWide)) {
-        return visit(static_cast<ShiftThread<T, kWide, false>*>(nullptr));
-      }
-      if (begins_anywhere(parameters, kWide)) {
-        return visit(static_cast<ShiftThread<T, kWide, true>*>(nullptr));
-      }
+    if (has_vectors(parameters, kWide)) {
+      return visit(static_cast<ShiftThread<T, kWide>*>(nullptr));
     }
-    return visit(static_cast<ShiftThread<T, 1, false>*>(nullptr));
+    return visit(static_cast<ShiftThread<T, 1>*>(nullptr));
   });
 }
 

@@ -234,6 +234,15 @@ void print_gather(const posenc::RelativeArgs& args) {
   print_last(kKeys);
 }
 
+void print_shift() {
+  using Thread = posenc::cuda::ShiftThread<float, 4>;
+  posenc::cuda::RelativeParameters parameters =
+      posenc::cuda::arrange(relative_args(numbers, results), false);
+  parameters.plan = posenc::cuda::plan_shift<Thread>(parameters);
+  run_last_tile<Thread>(parameters);
+  print_last(kKeys);
+}
+
 void print_scatter() {
   // As many lists as columns, of the entries column, column + kColumns ... Bounds that a caller got
   // wrong, of the first and the last list, add none of what lies beside the order: entries 0.
@@ -293,7 +302,7 @@ void print_relative() {
   for (int64_t i = 0; i < kThere * kColumns; ++i) numbers[i] = static_cast<float>(i % 4099);
   print_bias<posenc::cuda::ToeplitzTileThread<float, 4>>();
   print_bias<posenc::cuda::ToeplitzLineThread<float, 4>>();
-  print_gather<posenc::cuda::ShiftThread<float, 1, false>>(relative_args(numbers, results));
+  print_shift();
   // Every entry's column is 79 less itself, over and over.
   static int64_t index[kThere];
   for (int64_t i = 0; i < kThere; ++i) index[i] = kColumns - 1 - i % kColumns;

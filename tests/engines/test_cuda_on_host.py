@@ -775,6 +775,30 @@ def test_relative_rows_at_any_address(dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("gap", "start"), [(0, 4), (1, 1500), (3, -2000)])
+def test_shifts_of_long_rows(as_before, gap, start, dtype):
+    """On a GPU so small that a thread copies many vectors of a row that begins at any address."""
+    CUDA_ON_HOST.simulate(multiprocessors=1)
+    shapes = (2, 5, 3000), (2, 5, 5000)
+    x, grad = (placed(shape, np.dtype(DTYPES[dtype]), gap, 1) for shape in shapes)
+    for there in (x, grad):
+        there.array[...] = numbers(dtype, *there.array.shape)
+    for scale in (1.0, 0.3):
+        options = (start, None, None, None, scale)
+        out = placed(shapes[1], x.array.dtype, gap, 2)
+        CUDA_ON_HOST.relative_gather(x.array, None, 5000, *options, out.array)
+        expected = NATIVE.relative_gather(x.array, None, 5000, *options, None)
+        assert_same_bits(out.array, expected)
+        out.assert_rest_untouched()
+        options = (start, None, None, scale)
+        out = placed(shapes[0], x.array.dtype, gap, 2)
+        CUDA_ON_HOST.relative_scatter(grad.array, None, 3000, *options, out.array)
+        expected = NATIVE.relative_scatter(grad.array, None, 3000, *options, None)
+        assert_same_bits(out.array, expected)
+        out.assert_rest_untouched()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_relative_with_any_strides(dtype):
     base = numbers(dtype, 3, 2, 20, 60)
     lengths = ((20,), (24,), (21,), None)

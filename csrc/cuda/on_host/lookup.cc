@@ -16,7 +16,7 @@ void run_shift(const RelativeArgs& args, bool scatter) {
   visit_shift_thread(parameters, [&](auto* type) {
     using Thread = std::remove_pointer_t<decltype(type)>;
     launch_tiles<Thread>([&](const Room& room) {
-      parameters.plan = plan_relative<Thread>(parameters, room);
+      parameters.plan = plan_shift<Thread>(parameters, room);
       return parameters;
     });
   });
