@@ -122,8 +122,7 @@ struct NormRotaryArgs {
 
   // The slot of a token, or kNowhere.
   POSENC_HD int64_t slot(int64_t batch, int64_t token) const {
-    const int64_t slot =
-        slots.at(batch * slot_batch_stride + token * slot_token_stride).integer;
+    const int64_t slot = slots.at(batch * slot_batch_stride + token * slot_token_stride).integer;
     const int64_t all = paged ? cache_rows * row_slots : row_slots;
     return slot < 0 || slot >= all ? kNowhere : slot;
   }

@@ -28,8 +28,8 @@ namespace posenc::cuda {
 struct Queue {
   int device;  // the current one, which has all memory
   cudaStream_t stream;
-  // Programmatic dependent launch: a kernel that waits_for_others() may be launched while the one
-  // before it in the stream still runs. Of GPUs of compute capability 9.0 and newer.
+  // Programmatic dependent launch: rotation and norm may be launched while the kernel before them
+  // in the stream still runs, for which they wait. Of GPUs of compute capability 9.0 and newer.
   bool programmatic = false;
 };
 

@@ -26,18 +26,19 @@ __device__ void for_each_piece(const Plan& plan, const Work& work) {
   }
 }
 
-// A kernel of programmatic dependent launches: until all that was launched before it has ended and
-// can be read; before it, nothing of global memory is. The one after it may be launched from then
-// on, and waits likewise.
-__device__ inline void wait_for_others() {
+// Of a kernel that may be launched while the one before it still runs: until all that was launched
+// before it has ended and can be read. Before this a kernel neither reads nor writes global memory.
+// The next kernel may be launched from then on, and waits likewise.
+__device__ inline void wait_for_others([[maybe_unused]] const LaunchPlan& plan) {
 #if __CUDA_ARCH__ >= 900
+  if (!plan.programmatic) return;
   asm volatile("griddepcontrol.wait;" ::: "memory");
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-// threadIdx.y where a row of threads is a warp: the compiler then knows that what follows from it is
-// the same for all lanes, and keeps it once.
+// threadIdx.y where a row of threads is a warp: the compiler then knows that what follows from it
+// is the same for all lanes, and keeps it once.
 __device__ inline int number_of_warp() {
   return __shfl_sync(kAllLanes, static_cast<int>(threadIdx.y), 0);
 }
@@ -81,7 +82,7 @@ cudaError_t ask_room(void (*kernel)(Parameters), int device, Room& room) {
 // kernel(parameters) on the grid of parameters.plan, where parameters = plan(room). The room is
 // asked for once: of every kernel, which is the only one of its Thread, and device. The error is
 // that of this launch, not what an earlier one may have left behind.
-// kWaits: the kernel calls wait_for_others() first of all.
+// kWaits: the kernel calls wait_for_others().
 template <typename Thread, bool kWaits = false, typename Parameters, typename Plan>
 cudaError_t launch(void (*kernel)(Parameters), Queue queue, const Plan& plan) {
   constexpr int kDevices = 64;                      // beyond them it is asked for anew
@@ -98,14 +99,15 @@ cudaError_t launch(void (*kernel)(Parameters), Queue queue, const Plan& plan) {
     }
     known = &room;
   }
-  const Parameters parameters = plan(*known);
-  const LaunchPlan& shape = parameters.plan;
+  Parameters parameters = plan(*known);
+  LaunchPlan& shape = parameters.plan;
   if (shape.pieces_x == 0 || shape.pieces_y == 0) return cudaSuccess;
   const dim3 grid(static_cast<unsigned>(shape.grid_x), static_cast<unsigned>(shape.grid_y));
   const dim3 block(shape.threads_x, shape.threads_y, shape.threads_z);
-  void* arguments[] = {const_cast<Parameters*>(&parameters)};
+  shape.programmatic = kWaits && queue.programmatic && known->compiled_for >= 90;
+  void* arguments[] = {&parameters};
   const auto* const function = reinterpret_cast<const void*>(kernel);
-  if (!kWaits || !queue.programmatic || known->compiled_for < 90) {
+  if (!shape.programmatic) {
     return cudaLaunchKernel(function, grid, block, arguments, shape.shared_bytes, queue.stream);
   }
   cudaLaunchAttribute attribute{};

@@ -3,7 +3,7 @@
 #include "cuda/kernels.h"
 #include "cuda/launch.cuh"
 #include "cuda/norm_rotary.cuh"
-#include "cuda/norm_rotary_warp.cuh"
+#include "cuda/norm_rotary_steps.cuh"
 
 namespace posenc::cuda {
 namespace {
@@ -12,7 +12,7 @@ template <typename Thread>
 __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocksPerProcessor)
     norm_rotary_kernel(const __grid_constant__ NormRotaryParameters parameters) {
   extern __shared__ __align__(128) char shared[];
-  wait_for_others();
+  wait_for_others(parameters.plan);
   Thread thread(parameters, shared, threadIdx.x, threadIdx.y);
   for_each_piece(parameters.plan, [&](int64_t x, int64_t y) {
     thread.begin(x, y);
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(Policy::kWarpThreads, Policy::kWarpBlocksPerPr
   Thread thread(parameters, shared, threadIdx.x, number_of_warp());
   for_each_piece(parameters.plan, [&](int64_t x, int64_t /*y*/) {
     thread.begin(x);
-    wait_for_others();
+    wait_for_others(parameters.plan);
     thread.read();
     __syncthreads();
     while (thread.has_step()) {

@@ -12,18 +12,12 @@ struct Policy {
   // Blocks that a multiprocessor can hold at least: a thread may use up to 128 registers, which
   // all kernels do with, none in memory (`make gpu-resources`).
   static constexpr int kBlocksPerProcessor = 2;
-  // Likewise of threads whose warps wait for nobody: up to 96 registers. A warp has 2 KiB of reads
-  // in flight, so that 20 of them have 40.
+  // Likewise of threads whose warps wait for nobody: up to 128 registers. With fewer of them some
+  // would be in memory, which takes longer than more warps gain.
   static constexpr int kWarpThreads = 128;
-#ifndef WBLOCKS
-#define WBLOCKS 5
-#endif
-  static constexpr int kWarpBlocksPerProcessor = WBLOCKS;
-#ifndef WSTAGES
-#define WSTAGES 3
-#endif
-  // Steps of such a warp that are in shared memory or on their way to it.
-  static constexpr int kWarpStages = WSTAGES;
+  static constexpr int kWarpBlocksPerProcessor = 4;
+  // Steps of such a warp that are in shared memory or on their way to it, 2 KiB each.
+  static constexpr int kWarpStages = 3;
   // Frequencies of a pair, at most, that they add up: there is shared memory for so many.
   static constexpr int64_t kWarpTerms = 8;
   // And heads of a tensor: steps of all warps have room in 32 bits.
@@ -104,11 +98,11 @@ struct Policy {
   // As kBlocksPerProcessor, of its threads: up to 80 registers.
   static constexpr int kShiftBlocksPerProcessor = 3;
   // Its pieces for every place, at least: those at the ends of rows write zeros alone.
-  static constexpr int64_t kShiftWaves = 4;
+  static constexpr int64_t kShiftWaves = 16;
   // Likewise of a gather by vectors, of 8 numbers each.
   static constexpr int kGatherRows = 2;
   // Its pieces for every place, at least: those of far distances read little.
-  static constexpr int64_t kGatherWaves = 2;
+  static constexpr int64_t kGatherWaves = 8;
   // Of a gather by warps, which keep rows of x in shared memory: rows at a time; blocks that a
   // multiprocessor can hold at least; warps of a block that there is room for, or it is not done by
   // warps; vectors of a row that a block takes, at most, whose entries are in shared memory.
@@ -142,9 +136,8 @@ struct Policy {
   // least; warps of a block that there is room for, and keys of a row, at least, or it is not done
   // by warps.
   static constexpr int kScatterReads = 4;
-  static constexpr bool kScatterRequests = false;
   static constexpr int kScatterBlocksPerProcessor = 3;
-  static constexpr int64_t kScatterWaves = 2;
+  static constexpr int64_t kScatterWaves = 1;
   static constexpr int64_t kScatterLeastWarps = 2;
   static constexpr int64_t kScatterKeys = 128;
 };

@@ -109,6 +109,7 @@ struct LaunchPlan {
   int64_t pieces_x = 0, pieces_y = 0;
   int64_t grid_x = 0, grid_y = 0;
   size_t shared_bytes = 0;
+  bool programmatic = false;  // launched while the kernel before it still runs
 
   POSENC_HD int threads() const { return threads_x * threads_y * threads_z; }
 

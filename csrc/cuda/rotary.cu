@@ -14,7 +14,7 @@ __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocksPerProcessor)
   Thread thread(parameters, shared, threadIdx.x, threadIdx.y, threadIdx.z);
   for_each_piece(parameters.plan, [&](int64_t x, int64_t y) {
     thread.begin(x, y);
-    wait_for_others();
+    wait_for_others(parameters.plan);
     thread.read();
     thread.frequencies();
     if (thread.has_frequencies()) __syncthreads();

@@ -119,7 +119,7 @@ class ScatterWarpThread {
     const T* const from =
         static_cast<const T*>(args_.by_key.data) + offsets[0] + query * args_.by_key.row_stride;
     keep_row(from);
-    if (Policy::kScatterRequests && kVector > 1 && query + plan_.threads_y < args_.queries) {
+    if (kVector > 1 && query + plan_.threads_y < args_.queries) {
       request_row(from + plan_.threads_y * args_.by_key.row_stride);
     }
   }

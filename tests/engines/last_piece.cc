@@ -63,6 +63,7 @@ void print_rotated() {
       }
     }
     each(threads, [&](Thread& one) { one.begin(plan.pieces_x - 1, plan.pieces_y - 1); });
+    each(threads, [](Thread& one) { one.read(); });
     each(threads, [](Thread& one) { one.frequencies(); });
     each(threads, [](Thread& one) { one.angles(); });
     each(threads, [](Thread& one) { one.rotate(); });

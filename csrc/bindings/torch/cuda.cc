@@ -6,6 +6,8 @@
 #include <torch/csrc/stable/macros.h>
 #include <torch/headeronly/util/Exception.h>
 
+#include <cstdlib>
+#include <cstring>
 #include <optional>
 
 #include "cuda/kernels.h"
@@ -30,13 +32,24 @@ cudaStream_t current_stream(int32_t device) {
   return static_cast<cudaStream_t>(stream);
 }
 
+// Programmatic dependent launches: unless POSENC_PDL=0 in the environment, with drivers that can
+// capture them in graphs.
+bool launches_programmatically() {
+  static const bool programmatic = [] {
+    const char* const wanted = std::getenv("POSENC_PDL");
+    return (wanted == nullptr || std::strcmp(wanted, "0") != 0) && driver_version() >= 12040;
+  }();
+  return programmatic;
+}
+
 template <typename Args>
 void run_kernel(const char* function, int32_t device, const Args& args,
                 cudaError_t (*kernel)(const Args&, Queue)) {
   // Mostly the device is the current one, and to ask takes less time than a guard.
   std::optional<torch::stable::accelerator::DeviceGuard> guard;
   if (torch::stable::accelerator::getCurrentDeviceIndex() != device) guard.emplace(device);
-  const cudaError_t error = kernel(args, {device, current_stream(device)});
+  const cudaError_t error =
+      kernel(args, {device, current_stream(device), launches_programmatically()});
   STD_TORCH_CHECK(error == cudaSuccess, function, ": CUDA: ", cudaGetErrorString(error));
 }
 

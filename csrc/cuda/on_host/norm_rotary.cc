@@ -3,7 +3,7 @@
 #include <type_traits>
 
 #include "cpu/kernels.h"
-#include "cuda/norm_rotary_warp.cuh"
+#include "cuda/norm_rotary_steps.cuh"
 #include "cuda/on_host/blocks.h"
 
 namespace posenc::cuda::on_host {
