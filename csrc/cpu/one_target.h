@@ -41,7 +41,11 @@ void relative_shift_back(const RelativeArgs& args, int64_t begin, int64_t end);
 void relative_scatter(const RelativeArgs& args, int64_t begin, int64_t end);
 void phase_tables(const PhaseTablesArgs& args, int64_t begin, int64_t end);
 void sum_steps(const StepBlock& block, Sum sum, uint64_t* sums, int64_t* phases, int64_t stride);
+bool rotary_by_steps(const RotaryArgs& rows, const StepBlock& block, uint64_t* sums);
 bool steps_are_angles(const StepBlock& block);
+// For kernels of the target itself: adds neighboring steps of a dtype to their sums.
+using SumRow = void (*)(const void* steps, int64_t count, uint64_t* sums);
+SumRow row_sums(Dtype dtype);
 void angle_gradient(const RotaryArgs& back, const void* const* x, const HeadStrides* x_strides,
                     void* sums);
 void step_gradient(const void* angles, Dtype of_angles, double sign, const StepBlock& to,

@@ -11,6 +11,7 @@
 #include "cpu/elements-inl.h"
 #include "cpu/numbers-inl.h"
 #include "cpu/sincos-inl.h"
+#include "cpu/unrolled-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -205,6 +206,21 @@ class RotaryAngles {
     }
   }
 
+  // Likewise of a group of phases, in the order of the pairs.
+  HWY_ATTR HWY_INLINE void phase_group(D d, const uint64_t* phases, const Scales& scales,
+                                       hn::Vec<D>* cosine, hn::Vec<D>* sine) const {
+    hn::Vec<D> c[kVectors], s[kVectors];
+    unrolled<kVectors>([&](auto i) POSENC_INLINED {
+      sincos(d, phases_from(d, phases + i * hn::Lanes(d)), s[i], c[i]);
+    });
+    arrange(d, c);
+    arrange(d, s);
+    unrolled<kVectors>([&](auto i) POSENC_INLINED {
+      copy_each(d, hn::Mul(c[i], scales.cosine), hn::Mul(s[i], scales.sine), cosine + i * kCopies,
+                sine + i * kCopies);
+    });
+  }
+
  private:
   static constexpr size_t kVectors = group_size(D(), kOrder) / hn::MaxLanes(D());
 
@@ -318,17 +334,8 @@ class RotaryAngles {
                                       Number* cosine, Number* sine) const {
     const D d;
     for (size_t i = 0; i < padded; i += kVectors * hn::Lanes(d)) {
-      hn::Vec<D> c[kVectors], s[kVectors];
-      for (size_t j = 0; j < kVectors; ++j) {
-        sincos(d, phases_from(d, phases + i + j * hn::Lanes(d)), s[j], c[j]);
-      }
-      arrange(d, c);
-      arrange(d, s);
       hn::Vec<D> cosines[kVectors * kCopies], sines[kVectors * kCopies];
-      for (size_t j = 0; j < kVectors; ++j) {
-        copy_each(d, hn::Mul(c[j], scales.cosine), hn::Mul(s[j], scales.sine),
-                  cosines + j * kCopies, sines + j * kCopies);
-      }
+      phase_group(d, phases + i, scales, cosines, sines);
       put(d, cosines, sines, cosine + i * kCopies, sine + i * kCopies);
     }
   }

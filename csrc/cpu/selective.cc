@@ -171,7 +171,6 @@ void SelectiveRun::scan() {
 void SelectiveRun::rotate(int64_t begin, int64_t end) const {
   const int64_t columns = heads_ * args_.rotary.pairs;
   std::vector<uint64_t> sums(static_cast<size_t>(columns));
-  std::vector<int64_t> phases;
   for (int64_t i = begin; i < end; ++i) {
     const Segment& s = segments_[static_cast<size_t>(i)];
     if (cut_) {
@@ -179,18 +178,26 @@ void SelectiveRun::rotate(int64_t begin, int64_t end) const {
     } else {
       read_state(args_, s.row, s.head, heads_, sums.data());
     }
-    const int64_t some = tokens_at_once(columns, s.count), batch = batch_of(args_, s.row);
-    phases.resize(static_cast<size_t>(some * columns + RotaryArgs::kPhasesBehind));
-    for (int64_t at = 0; at < s.count; at += some) {
-      const int64_t first = s.first + at, count = std::min(some, s.count - at);
-      const StepBlock block = args_.block(batch, s.head, heads_, first, count);
-      kernels().sum_steps(block, Sum::kForwards, sums.data(), phases.data(), columns);
-      const RotaryArgs rows = rows_of(args_, batch, s.head, heads_, first, count, phases.data());
-      rotary(rows, 0, rows.tokens);
-    }
+    const int64_t batch = batch_of(args_, s.row);
+    const RotaryArgs rows = rows_of(args_, batch, s.head, heads_, s.first, s.count, nullptr);
+    const StepBlock block = args_.block(batch, s.head, heads_, s.first, s.count);
+    if (!kernels().rotary_by_steps(rows, block, sums.data())) rotate_by_phases(s, sums.data());
     if (!s.is_last) continue;
     int64_t* const after = args_.after + (s.row * args_.heads + s.head) * args_.rotary.pairs;
     std::copy_n(reinterpret_cast<const int64_t*>(sums.data()), columns, after);
+  }
+}
+
+void SelectiveRun::rotate_by_phases(const Segment& s, uint64_t* sums) const {
+  const int64_t columns = heads_ * args_.rotary.pairs, batch = batch_of(args_, s.row);
+  const int64_t some = tokens_at_once(columns, s.count);
+  std::vector<int64_t> phases(static_cast<size_t>(some * columns + RotaryArgs::kPhasesBehind));
+  for (int64_t at = 0; at < s.count; at += some) {
+    const int64_t first = s.first + at, count = std::min(some, s.count - at);
+    const StepBlock block = args_.block(batch, s.head, heads_, first, count);
+    kernels().sum_steps(block, Sum::kForwards, sums, phases.data(), columns);
+    const RotaryArgs rows = rows_of(args_, batch, s.head, heads_, first, count, phases.data());
+    rotary(rows, 0, rows.tokens);
   }
 }
 

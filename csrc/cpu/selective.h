@@ -1,6 +1,9 @@
 // Rotations by angles that data decide: a call cut into segments, which threads take.
 //
-//   row, heads   | segment | segment | segment |      steps ─► phases of some tokens ─► rotated
+//   row, heads   | segment | segment | segment |      steps ─► phases ─► rotated
+//
+// That is one pass of a kernel (rotary_by_steps.cc), or takes the phases of some tokens after the
+// other through memory.
 //
 // With one thread a row is a segment. With more, and rows too few for them, rows are cut along the
 // tokens: a first pass has the totals of the segments, and each begins where those before it end.
@@ -37,6 +40,10 @@ class SelectiveRun {
     int64_t row, head, first, count;  // count: of tokens
     bool is_last;                     // of its row
   };
+
+  // Some tokens at a time: their phases first. `sums`: of the steps before the segment; after it,
+  // those of the next one.
+  void rotate_by_phases(const Segment& s, uint64_t* sums) const;
 
   uint64_t* totals(int64_t segment) {
     return totals_.data() + segment * heads_ * args_.rotary.pairs;

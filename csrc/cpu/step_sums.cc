@@ -204,6 +204,11 @@ HWY_ATTR void run_sums(const StepBlock& block, Sum sum, uint64_t* sums, uint64_t
   });
 }
 
+template <typename T>
+HWY_ATTR void sum_row_of(const void* steps, int64_t count, uint64_t* sums) {
+  sum_columns<T, Sum::kTotals>(static_cast<const T*>(steps), count, sums, sums);
+}
+
 HWY_ATTR bool check_steps(const StepBlock& block) {
   bool good = true;
   visit_type(block.dtype, [&](auto type) HWY_ATTR { good = are_angles<decltype(type)>(block); });
@@ -217,6 +222,10 @@ namespace posenc::cpu::HWY_NAMESPACE {
 
 void sum_steps(const StepBlock& block, Sum sum, uint64_t* sums, int64_t* phases, int64_t stride) {
   run_sums(block, sum, sums, reinterpret_cast<uint64_t*>(phases), stride);
+}
+
+SumRow row_sums(Dtype dtype) {
+  return visit_type(dtype, [](auto type) -> SumRow { return &sum_row_of<decltype(type)>; });
 }
 
 bool steps_are_angles(const StepBlock& block) { return check_steps(block); }

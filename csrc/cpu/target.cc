@@ -13,8 +13,8 @@ const Kernels& kernels_of<HWY_TARGET>() {
       HWY_NAMESPACE::diagonal_sums,    HWY_NAMESPACE::relative_gather,
       HWY_NAMESPACE::relative_scatter, HWY_NAMESPACE::relative_shift_back,
       HWY_NAMESPACE::phase_tables,     HWY_NAMESPACE::sum_steps,
-      HWY_NAMESPACE::steps_are_angles, HWY_NAMESPACE::angle_gradient,
-      HWY_NAMESPACE::step_gradient,
+      HWY_NAMESPACE::rotary_by_steps,  HWY_NAMESPACE::steps_are_angles,
+      HWY_NAMESPACE::angle_gradient,   HWY_NAMESPACE::step_gradient,
   };
   return kKernels;
 }

@@ -43,6 +43,9 @@ struct Kernels {
   // phases: of the block, tokens `stride` apart; of Sum::kTotals none.
   void (*sum_steps)(const StepBlock& block, Sum sum, uint64_t* sums, int64_t* phases,
                     int64_t stride);
+  // Both in one pass: rows [tokens * heads] of the block turned, and the sums after it. False, and
+  // nothing is done, where there is no such pass for the call.
+  bool (*rotary_by_steps)(const RotaryArgs& rows, const StepBlock& block, uint64_t* sums);
   bool (*steps_are_angles)(const StepBlock& block);
   // Of the tokens of one row that were rotated back, [tokens, P], in float32, or float64 for
   // float64; x is what had been rotated.

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from arrays import aligned
 from hypothesis import given
 from hypothesis import strategies as st
-from targets import NEEDS_NATIVE
+from oracle import DTYPES, assert_same_bits
+from targets import NEEDS_NATIVE, written_past_the_cache
 
 import posenc_native as pn
 
@@ -191,6 +194,45 @@ def test_one_pass_has_the_bits_of_its_parts(data: Any) -> None:
         assert wanted[0] is not None
         last = wanted[0][1][..., -1, :]
     np.testing.assert_array_equal(after, last)
+
+
+@NEEDS_NATIVE
+@pytest.mark.parametrize("past_the_cache", [False, True])
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_one_pass_has_the_bits_of_phases_in_memory(
+    dtype: str, pairing: str, past_the_cache: bool
+) -> None:
+    """Steps that are no neighbors have phases in memory. Results lie at any address."""
+    sharing = [(1, 1), (4, 1), (5, 2), (17, 1), (3, None), (None, 1), (0, 2), (2, 0)]
+    for (of_q, of_k), heads, pairs in itertools.product(sharing, (1, 3), (32, 64)):
+        names = [None if n is None else (2, 19, n * heads, 2 * pairs) for n in (of_q, of_k)]
+        tensors = [
+            None if shape is None else rng.standard_normal(shape).astype(DTYPES[dtype])
+            for shape in names
+        ]
+        apart = (rng.standard_normal((2, 19, heads, 2 * pairs)) * 9).astype(DTYPES[dtype])[..., ::2]
+        options = {"layout": "bshd", "pairing": pairing, "inverse": of_q == 4, "scale": 0.75}
+        wanted = pn.selective_rotary_qk(*tensors, apart, **options)
+        steps = np.ascontiguousarray(apart)
+        for offset in (None, 0, DTYPES[dtype].itemsize, 16):
+            copies = [x if x is None else _at(x, offset or 0) for x in tensors]
+            to: dict[str, Any] = {"inplace": True}
+            if offset is not None:
+                to = {"out": tuple(x if x is None else _at(x, offset) for x in tensors)}
+            with written_past_the_cache() if past_the_cache else nullcontext():
+                found = pn.selective_rotary_qk(*copies, steps, **options, **to)
+            for one, other in zip(found, wanted, strict=True):
+                assert (one is None) == (other is None)
+                if one is not None:
+                    assert_same_bits(one, other)
+
+
+def _at(x: Array, offset: int) -> Array:
+    """A copy that begins so many bytes past a multiple of 64."""
+    copy = aligned(x.shape, x.dtype, offset)
+    copy[...] = x
+    return copy
 
 
 @NEEDS_NATIVE
