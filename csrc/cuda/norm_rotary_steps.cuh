@@ -332,61 +332,49 @@ class NormRotaryWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, kI
     });
   }
 
-  // kRounds: steps are rounded to the format of x, no product is fused with a sum. What shared
-  // memory has of a word serves all heads of the step.
+  // kRounds: steps are rounded to the format of x, no product is fused with a sum.
   template <bool kRounds>
   POSENC_HD void write_heads() const {
-    Warp::for_turned_words([&](int word, int partner, int pair) {
-      Packet<T, kVector> ones[kAhead], others[kAhead];
-#pragma unroll
-      for (int first = 0; first < kVector; first += kNumbers) {
-        if constexpr (kInterleaved) {
-          turn_neighbours<kRounds>(word, first, pair, ones);
-        } else {
-          turn_partners<kRounds>(word, partner, first, pair, ones, others);
-        }
-      }
-      if constexpr (!kInterleaved) put(others, partner);
-      put(ones, word);
-    });
-#pragma unroll
-    for (int word = kTurnedWords; word < kWords; ++word) {
-      Packet<T, kVector> ones[kAhead];
-#pragma unroll
-      for (int first = 0; first < kVector; first += kNumbers)
-        scale_word<kRounds>(word, first, ones);
-      put(ones, word);
-    }
-  }
-
-  // A word of each head of the step.
-  POSENC_HD void put(const Packet<T, kVector> (&packets)[kAhead], int word) const {
     const int64_t out_apart = kHeads * rotary_.tensors[here_.tensor].out_strides.head;
     const int64_t key_apart = kHeads * args_.keys.head_stride;
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       if (here_.heads <= i * kHeads) continue;
-      if (to_ != nullptr) write_packet<T, kVector>(packets[i], to_ + i * out_apart + word * kUnit);
-      if (key_ != nullptr)
-        write_packet<T, kVector>(packets[i], key_ + i * key_apart + word * kUnit);
+      const auto put = [&](const Packet<T, kVector>& packet, int word) {
+        if (to_ != nullptr) write_packet<T, kVector>(packet, to_ + i * out_apart + word * kUnit);
+        if (key_ != nullptr) write_packet<T, kVector>(packet, key_ + i * key_apart + word * kUnit);
+      };
+      Warp::for_turned_words([&](int word, int partner, int pair) {
+        Packet<T, kVector> one;
+        if constexpr (kInterleaved) {
+          turn_neighbours<kRounds>(roots_[i], words_[i][word], word, pair, one);
+        } else {
+          Packet<T, kVector> other;
+          turn_partners<kRounds>(roots_[i], i, word, partner, pair, one, other);
+          put(other, partner);
+        }
+        put(one, word);
+      });
+#pragma unroll
+      for (int word = kTurnedWords; word < kWords; ++word) {
+        Packet<T, kVector> one = unpack<T, kVector>(words_[i][word]);
+        if (args_.norm) scale_word<kRounds>(roots_[i], words_[i][word], word, one);
+        put(one, word);
+      }
     }
   }
 
-  // Some numbers of a word of every head, scaled: roots and weights are 1 where there is no norm.
+  // Some numbers of a word, scaled: roots and weights are 1 where there is no norm.
   template <bool kRounds>
-  POSENC_HD void take(int word, int first, Number (&x)[kAhead][kNumbers]) const {
+  POSENC_HD void take(const WordOf<T, kVector>& word, int first, Number r, int at,
+                      Number (&x)[kNumbers]) const {
     const auto factors =
-        kept_packet<Number, kNumbers>(Warp::weights(here_.tensor) + word * kUnit + dim() + first);
+        kept_packet<Number, kNumbers>(Warp::weights(here_.tensor) + at * kUnit + dim() + first);
     const bool round_first = kRounds && args_.rounded_before_weight[here_.tensor];
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-#pragma unroll
-      for (int j = 0; j < kNumbers; ++j) {
-        const Number number = real_of<T, kVector>(words_[i][word], first + j);
-        const Number factor = factors.numbers[j];
-        x[i][j] = kRounds ? Warp::scaled(number, roots_[i], factor, round_first)
-                          : number * roots_[i] * factor;
-      }
+    for (int j = 0; j < kNumbers; ++j) {
+      const Number number = real_of<T, kVector>(word, first + j), factor = factors.numbers[j];
+      x[j] = kRounds ? Warp::scaled(number, r, factor, round_first) : number * r * factor;
     }
   }
   template <bool kRounds>
@@ -397,68 +385,57 @@ class NormRotaryWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, kI
       Warp::turn_exactly(a, b, c, s);
     }
   }
-  static POSENC_HD void put_back(const Number (&x)[kAhead][kNumbers], int first,
-                                 Packet<T, kVector> (&packets)[kAhead]) {
+  static POSENC_HD void put_back(const Number (&x)[kNumbers], int first,
+                                 Packet<T, kVector>& packet) {
+    const Packet<T, kNumbers> some = round_packet<T, kNumbers>(x);
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const Packet<T, kNumbers> some = round_packet<T, kNumbers>(x[i]);
+    for (int j = 0; j < kNumbers; ++j) packet.numbers[first + j] = some.numbers[j];
+  }
+
+  template <bool kRounds>
+  POSENC_HD void scale_word(Number r, const WordOf<T, kVector>& word, int at,
+                            Packet<T, kVector>& packet) const {
 #pragma unroll
-      for (int j = 0; j < kNumbers; ++j) packets[i].numbers[first + j] = some.numbers[j];
+    for (int first = 0; first < kVector; first += kNumbers) {
+      Number x[kNumbers];
+      take<kRounds>(word, first, r, at, x);
+      put_back(x, first, packet);
     }
   }
 
   template <bool kRounds>
-  POSENC_HD void scale_word(int word, int first, Packet<T, kVector> (&packets)[kAhead]) const {
-    if (args_.norm) {
-      Number x[kAhead][kNumbers];
-      take<kRounds>(word, first, x);
-      put_back(x, first, packets);
-      return;
-    }
+  POSENC_HD void turn_partners(Number r, int i, int word, int partner, int pair,
+                               Packet<T, kVector>& one, Packet<T, kVector>& other) const {
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const Packet<T, kVector> packet = unpack<T, kVector>(words_[i][word]);
+    for (int first = 0; first < kVector; first += kNumbers) {
+      Number a[kNumbers], b[kNumbers];
+      take<kRounds>(words_[i][word], first, r, word, a);
+      take<kRounds>(words_[i][partner], first, r, partner, b);
+      const auto c = kept_packet<Number, kNumbers>(Warp::cosines() + pair + first);
+      const auto s = kept_packet<Number, kNumbers>(Warp::sines() + pair + first);
 #pragma unroll
-      for (int j = first; j < first + kNumbers; ++j) packets[i].numbers[j] = packet.numbers[j];
+      for (int j = 0; j < kNumbers; ++j) turn<kRounds>(a[j], b[j], c.numbers[j], s.numbers[j]);
+      put_back(a, first, one);
+      put_back(b, first, other);
     }
   }
 
   template <bool kRounds>
-  POSENC_HD void turn_partners(int word, int partner, int first, int pair,
-                               Packet<T, kVector> (&ones)[kAhead],
-                               Packet<T, kVector> (&others)[kAhead]) const {
-    Number a[kAhead][kNumbers], b[kAhead][kNumbers];
-    take<kRounds>(word, first, a);
-    take<kRounds>(partner, first, b);
-    const auto c = kept_packet<Number, kNumbers>(Warp::cosines() + pair + first);
-    const auto s = kept_packet<Number, kNumbers>(Warp::sines() + pair + first);
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-#pragma unroll
-      for (int j = 0; j < kNumbers; ++j) {
-        turn<kRounds>(a[i][j], b[i][j], c.numbers[j], s.numbers[j]);
-      }
-    }
-    put_back(a, first, ones);
-    put_back(b, first, others);
-  }
-
-  template <bool kRounds>
-  POSENC_HD void turn_neighbours(int word, int first, int pair,
-                                 Packet<T, kVector> (&packets)[kAhead]) const {
+  POSENC_HD void turn_neighbours(Number r, const WordOf<T, kVector>& word, int at, int pair,
+                                 Packet<T, kVector>& packet) const {
     constexpr int kHalf = kNumbers / 2;
-    Number x[kAhead][kNumbers];
-    take<kRounds>(word, first, x);
-    const auto c = kept_packet<Number, kHalf>(Warp::cosines() + pair + first / 2);
-    const auto s = kept_packet<Number, kHalf>(Warp::sines() + pair + first / 2);
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
+    for (int first = 0; first < kVector; first += kNumbers) {
+      Number x[kNumbers];
+      take<kRounds>(word, first, r, at, x);
+      const auto c = kept_packet<Number, kHalf>(Warp::cosines() + pair + first / 2);
+      const auto s = kept_packet<Number, kHalf>(Warp::sines() + pair + first / 2);
 #pragma unroll
       for (int j = 0; j < kHalf; ++j) {
-        turn<kRounds>(x[i][2 * j], x[i][2 * j + 1], c.numbers[j], s.numbers[j]);
+        turn<kRounds>(x[2 * j], x[2 * j + 1], c.numbers[j], s.numbers[j]);
       }
+      put_back(x, first, packet);
     }
-    put_back(x, first, packets);
   }
 
   Turns* const turns_;  // [term, pair]

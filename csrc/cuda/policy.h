@@ -137,7 +137,7 @@ struct Policy {
   // by warps.
   static constexpr int kScatterReads = 4;
   static constexpr int kScatterBlocksPerProcessor = 3;
-  static constexpr int64_t kScatterWaves = 1;
+  static constexpr int64_t kScatterWaves = 2;
   static constexpr int64_t kScatterLeastWarps = 2;
   static constexpr int64_t kScatterKeys = 128;
 };

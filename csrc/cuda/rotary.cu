@@ -8,7 +8,7 @@ namespace posenc::cuda {
 namespace {
 
 template <typename Thread>
-__global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocksPerProcessor)
+__global__ void __launch_bounds__(Policy::kThreads, Thread::kBlocks)
     rotary_kernel(const __grid_constant__ RotaryParameters parameters) {
   extern __shared__ __align__(128) char shared[];
   Thread thread(parameters, shared, threadIdx.x, threadIdx.y, threadIdx.z);

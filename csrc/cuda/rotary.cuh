@@ -394,6 +394,9 @@ class RotaryThread : public RotaryBlock<T, kVector, kInterleaved> {
  public:
   using Block::kPairs;
   static constexpr int kHeads = Policy::kHeads;
+  // Two words of a head at a time need more registers than one.
+  static constexpr int kBlocks =
+      Policy::kBlocksPerProcessor + (kInterleaved || kVector * sizeof(T) < 16 ? 1 : 0);
 
   POSENC_HD RotaryThread(const RotaryParameters& parameters, char* shared, int x, int y, int z)
       : Block(parameters.args, parameters.plan, shared, x, y, z) {}
