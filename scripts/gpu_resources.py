@@ -44,6 +44,8 @@ BLOCKS = re.compile(r"\.minnctapersm (\d+)")
 SPELLED_OUT = re.compile(r"// begin inline asm\n(.*?)// end inline asm", re.DOTALL)
 STORE = re.compile(r"\bst(?:\.global)?(?:\.v(\d))?\.[a-z](\d+)\b")
 LOAD = re.compile(r"\bld\.global(?:\.v(\d))?\.[a-z](\d+)\b")
+# From global to shared memory, past the registers.
+COPY = re.compile(r"\bcp\.async\.c[ag]\.shared\.global \[.*?\], \[.*?\], (\d+);")
 GENERIC_LOAD = re.compile(r"\bld(?:\.v\d)?\.[a-z]\d+\b")
 NON_COHERENT = re.compile(r"\bld\.global\.nc\b")
 # Loading, storing and converting are not arithmetic: scale and inv_freq come as float64.
@@ -284,7 +286,7 @@ def code_of(entry: str) -> Code:
     return Code(
         threads=int(threads[1]) if threads else 1024,
         blocks=int(blocks[1]) if blocks else 1,
-        loads=by_bytes(LOAD, entry),
+        loads=by_bytes(LOAD, entry) + Counter(map(int, COPY.findall(entry))),
         stores=spelled_out,
         other_stores=len(STORE.findall(entry)) - spelled_out.total(),
         generic_loads=len(GENERIC_LOAD.findall(entry)),
