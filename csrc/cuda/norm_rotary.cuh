@@ -25,6 +25,7 @@
 #include "cuda/packet.cuh"
 #include "cuda/policy.h"
 #include "cuda/room.h"
+#include "cuda/turning.cuh"
 
 namespace posenc::cuda {
 
@@ -221,8 +222,6 @@ class NormRotaryBlock {
     return Number(1) / square_root(mean + static_cast<Number>(args_.eps));
   }
 
-  static POSENC_HD Number rounded(Number value) { return to_real(round_to<T>(value)); }
-
   // weight + offset, or 1.
   POSENC_HD Number factor(int tensor, int64_t head, int64_t dim) const {
     const NormWeight& weight = args_.weights[tensor];
@@ -252,9 +251,9 @@ class NormRotaryBlock {
 
   POSENC_HD Number scaled(Number x, Number r, Number factor, bool round_first) const {
     Number y = x * r;
-    if (round_first) y = rounded(y);
+    if (round_first) y = rounded<T>(y);
     y = y * factor;
-    return as_written_ ? rounded(y) : y;
+    return as_written_ ? rounded<T>(y) : y;
   }
 
   // kBack: the transpose. Every pair is turned by one lane.
@@ -277,24 +276,16 @@ class NormRotaryBlock {
         s = sines()[at.local_token * rotary_.pairs + pair];
       }
       if (kBack) s = -s;
-      turn_pair(row[a], row[b], c, s);
+      turn(row[a], row[b], c, s);
     }
   }
 
-  POSENC_HD void turn_pair(Number& a, Number& b, Number c, Number s) const {
-    if (as_written_) {
-      const Number x = a, y = b;
-      a = rounded(rounded(x * c) - rounded(y * s));
-      b = rounded(rounded(y * c) + rounded(x * s));
-    } else {
-      turn_exactly(a, b, c, s);
-    }
-  }
-  // Rounded to the format of x by no step.
-  static POSENC_HD void turn_exactly(Number& a, Number& b, Number c, Number s) {
-    const Number x = a, y = b;
-    a = multiply_add(x, c, -(y * s));
-    b = multiply_add(y, c, x * s);
+  // As written: the sums are rounded too, which a norm after them takes.
+  POSENC_HD void turn(Number& a, Number& b, Number c, Number s) const {
+    if (!as_written_) return turn_pair<T, false>(a, b, c, s);
+    turn_pair<T, true>(a, b, c, s);
+    a = rounded<T>(a);
+    b = rounded<T>(b);
   }
 
   // Cosine and sine of a pair, as they are multiplied; turns(term) are those of its frequencies.
@@ -302,9 +293,8 @@ class NormRotaryBlock {
   POSENC_HD SinCos<Number> angle_of(int64_t batch, int64_t token, int64_t head, int64_t pair,
                                     const TurnsOf& turns) const {
     if (rotary_.cosine != nullptr) {
-      return as_multiplied(
-          {table(rotary_.sine, rotary_.sine_strides, batch, token, head, pair),
-           table(rotary_.cosine, rotary_.cosine_strides, batch, token, head, pair)});
+      return multiplied({table(rotary_.sine, rotary_.sine_strides, batch, token, head, pair),
+                         table(rotary_.cosine, rotary_.cosine_strides, batch, token, head, pair)});
     }
     const int64_t axes = rotary_.inv_freq.axes;
     uint64_t turned = 0;
@@ -316,7 +306,7 @@ class NormRotaryBlock {
   }
 
   POSENC_HD SinCos<Number> angle_of_phase(uint64_t turned) const {
-    return as_multiplied(sincos<Number>(turned));
+    return multiplied(sincos<Number>(turned));
   }
 
   // Whether one position of a token is that of all pairs.
@@ -330,15 +320,8 @@ class NormRotaryBlock {
                                 axis * rotary_.positions.axis_stride);
   }
 
-  POSENC_HD SinCos<Number> as_multiplied(SinCos<Number> angle) const {
-    const Number scale = static_cast<Number>(rotary_.scale);
-    angle.cosine = angle.cosine * scale;
-    angle.sine = angle.sine * (rotary_.inverse ? -scale : scale);
-    if (as_written_) {
-      angle.cosine = rounded(angle.cosine);
-      angle.sine = rounded(angle.sine);
-    }
-    return angle;
+  POSENC_HD SinCos<Number> multiplied(SinCos<Number> angle) const {
+    return cuda::multiplied<T>(rotary_, angle, as_written_);
   }
 
   POSENC_HD Number table(const void* data, const TableStrides& strides, int64_t batch,

@@ -378,11 +378,11 @@ class NormRotaryWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, kI
     }
   }
   template <bool kRounds>
-  POSENC_HD void turn(Number& a, Number& b, Number c, Number s) const {
+  POSENC_HD void turn_numbers(Number& a, Number& b, Number c, Number s) const {
     if constexpr (kRounds) {
-      Warp::turn_pair(a, b, c, s);
+      Warp::turn(a, b, c, s);
     } else {
-      Warp::turn_exactly(a, b, c, s);
+      turn_pair<T, false>(a, b, c, s);
     }
   }
   static POSENC_HD void put_back(const Number (&x)[kNumbers], int first,
@@ -414,7 +414,8 @@ class NormRotaryWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, kI
       const auto c = kept_packet<Number, kNumbers>(Warp::cosines() + pair + first);
       const auto s = kept_packet<Number, kNumbers>(Warp::sines() + pair + first);
 #pragma unroll
-      for (int j = 0; j < kNumbers; ++j) turn<kRounds>(a[j], b[j], c.numbers[j], s.numbers[j]);
+      for (int j = 0; j < kNumbers; ++j)
+        turn_numbers<kRounds>(a[j], b[j], c.numbers[j], s.numbers[j]);
       put_back(a, first, one);
       put_back(b, first, other);
     }
@@ -432,7 +433,7 @@ class NormRotaryWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, kI
       const auto s = kept_packet<Number, kHalf>(Warp::sines() + pair + first / 2);
 #pragma unroll
       for (int j = 0; j < kHalf; ++j) {
-        turn<kRounds>(x[2 * j], x[2 * j + 1], c.numbers[j], s.numbers[j]);
+        turn_numbers<kRounds>(x[2 * j], x[2 * j + 1], c.numbers[j], s.numbers[j]);
       }
       put_back(x, first, packet);
     }

@@ -154,9 +154,9 @@ class NormGradientWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, 
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
           const int j = first + i;
-          Warp::turn_exactly(h_[word][kInterleaved ? 2 * j : j],
-                             h_[partner][kInterleaved ? 2 * j + 1 : j], c.numbers[i],
-                             -s.numbers[i]);
+          turn_pair<T, false>(h_[word][kInterleaved ? 2 * j : j],
+                              h_[partner][kInterleaved ? 2 * j + 1 : j], c.numbers[i],
+                              -s.numbers[i]);
         }
       }
     });

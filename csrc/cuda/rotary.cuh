@@ -24,6 +24,7 @@
 #include "cuda/packet.cuh"
 #include "cuda/policy.h"
 #include "cuda/room.h"
+#include "cuda/turning.cuh"
 
 namespace posenc::cuda {
 
@@ -164,8 +165,6 @@ class RotaryBlock {
   template <bool kTables>
   POSENC_HD void angles(Position position, int buffer = 0) {
     if (!in_range_) return;
-    const Number scale = static_cast<Number>(args_.scale);
-    const Number sine_scale = args_.inverse ? -scale : scale;
     Number* const cosine = cosines(buffer) + y_ * block_pairs_;
     Number* const sine = sines(buffer) + y_ * block_pairs_;
     const int64_t offset = position_offset();
@@ -174,7 +173,7 @@ class RotaryBlock {
     const int64_t row = from_tables ? args_.table_rows.row(batch_, token_) : 0;
     for (int i = z_ * plan_.threads_x + x_; i < block_pairs_;
          i += plan_.threads_x * plan_.threads_z) {
-      Number c, s;
+      SinCos<Number> angle;
       const bool by_axis = args_.axis_map.data != nullptr;
       const int64_t axis = by_axis ? args_.axis_map.clamped(first_pair_ + i) : 0;
       if (!from_tables) {
@@ -188,20 +187,16 @@ class RotaryBlock {
         } else {
           turned = phase(position, turns()[i]);
         }
-        const SinCos<Number> angle = sincos<Number>(turned);
-        c = angle.cosine;
-        s = angle.sine;
+        angle = sincos<Number>(turned);
       } else {
-        c = table(args_.cosine, args_.cosine_strides, row, axis, first_pair_ + i);
-        s = table(args_.sine, args_.sine_strides, row, axis, first_pair_ + i);
+        angle.cosine = table(args_.cosine, args_.cosine_strides, row, axis, first_pair_ + i);
+        angle.sine = table(args_.sine, args_.sine_strides, row, axis, first_pair_ + i);
       }
-      cosine[i] = args_.as_written ? rounded(c * scale) : c * scale;
-      sine[i] = args_.as_written ? rounded(s * sine_scale) : s * sine_scale;
+      angle = multiplied<T>(args_, angle, args_.as_written);
+      cosine[i] = angle.cosine;
+      sine[i] = angle.sine;
     }
   }
-
-  // As a number of the format of x.
-  static POSENC_HD Number rounded(Number value) { return to_real(round_to<T>(value)); }
 
   POSENC_HD int64_t position_offset() const {
     return batch_ * args_.position_batch_stride + token_ * args_.position_token_stride;
@@ -331,20 +326,13 @@ class RotaryBlock {
   }
 
   template <bool kAsWritten>
-  static POSENC_HD Turned turn(const Turned& x, const Packet<Number, kPairs>& c,
+  static POSENC_HD Turned turn(Turned x, const Packet<Number, kPairs>& c,
                                const Packet<Number, kPairs>& s) {
-    Turned turned;
 #pragma unroll
     for (int j = 0; j < kPairs; ++j) {
-      if constexpr (kAsWritten) {
-        turned.a[j] = rounded(x.a[j] * c.numbers[j]) - rounded(x.b[j] * s.numbers[j]);
-        turned.b[j] = rounded(x.b[j] * c.numbers[j]) + rounded(x.a[j] * s.numbers[j]);
-      } else {
-        turned.a[j] = multiply_add(x.a[j], c.numbers[j], -(x.b[j] * s.numbers[j]));
-        turned.b[j] = multiply_add(x.b[j], c.numbers[j], x.a[j] * s.numbers[j]);
-      }
+      turn_pair<T, kAsWritten>(x.a[j], x.b[j], c.numbers[j], s.numbers[j]);
     }
-    return turned;
+    return x;
   }
 
   static POSENC_HD void write(const Turned& turned, T* to, int64_t partner) {

@@ -133,14 +133,12 @@ class SelectiveWalk : public RotaryBlock<T, kVector, kInterleaved> {
   // Cosines and sines of the token that has these steps.
   POSENC_HD void take_angles(const Steps<Step, kPairs>& steps, Packet<Number, kPairs>& c,
                              Packet<Number, kPairs>& s) {
-    const Number scale = static_cast<Number>(this->args_.scale);
-    const Number sine_scale = this->args_.inverse ? -scale : scale;
     phases_.add(steps, selective_.steps_dtype);
 #pragma unroll
     for (int j = 0; j < kPairs; ++j) {
-      const SinCos<Number> angle = sincos<Number>(phases_.sums[j]);
-      c.numbers[j] = angle.cosine * scale;
-      s.numbers[j] = angle.sine * sine_scale;
+      const auto angle = multiplied<T>(this->args_, sincos<Number>(phases_.sums[j]), false);
+      c.numbers[j] = angle.cosine;
+      s.numbers[j] = angle.sine;
     }
     if (phases_.lost == 0) return;
 #pragma unroll

@@ -127,8 +127,8 @@ class SelectiveGradientThread : public SelectiveWalk<T, kVector, kInterleaved, S
         const auto x = Block::pairs_of(first_of_x_[i], second_of_x_[second]);
 #pragma unroll
         for (int j = 0; j < kPairs; ++j) {  // of what is written
-          of_x.a[j] = Block::rounded(of_x.a[j]);
-          of_x.b[j] = Block::rounded(of_x.b[j]);
+          of_x.a[j] = rounded<T>(of_x.a[j]);
+          of_x.b[j] = rounded<T>(of_x.b[j]);
           gradients[j] = gradients[j] + multiply_add(of_x.b[j], x.a[j], -(of_x.a[j] * x.b[j]));
         }
         Block::write(of_x, Block::at(this->args_.tensors[0].out, Block::take(out, plan_.out, is_q)),

@@ -443,6 +443,34 @@ def test_every_row_runs():
                 assert row.reason
 
 
+@NEEDS_NATIVE
+@pytest.mark.parametrize(
+    ("family", "row", "copies"),
+    [
+        ("prefill", "apply_rotary_qk", "2 scores"),
+        ("backward", "apply_rotary_qk, learned inv_freq", "3 scores"),
+        ("shift", "relative_gather", "2 scores"),
+        ("shift", "relative_gather of content", "3 scores"),
+        ("shift", "relative_scatter", "scores + x"),
+        ("sinusoidal table", "sinusoidal", "scores"),
+        ("norm and rotation", "rotary_append, norm", "2 q + 4 k"),
+    ],
+)
+def test_true_bytes_are_counted(family, row, copies):
+    """What has to be read and written, each once: the wide rows of a shift, values and caches."""
+    name = next(name for name in rows.cases(quick=True) if name.startswith(family))
+    case = rows.build(name, rows.Options(quick=True, compiled=False), "cpu")
+    buffers = case.buffers[0]
+    parts = {"scores": buffers.nbytes}
+    parts |= {key: getattr(buffers, key).nbytes for key in "xqk" if hasattr(buffers, key)}
+    expected = sum(
+        int(count or 1) * parts[part] for count, part in re.findall(r"(\d*) ?([a-z]+)", copies)
+    )
+    contestant = next(c for c in case.contestants if getattr(c, "name", "") == row)
+    timed = timing.Timed(contestant, [timing.Sample(1.0, True)], [1.0])
+    assert timed.figures(buffers.nbytes)["nbytes"] == expected
+
+
 def test_cases_are_recorded_as_they_are_timed(some_tests, monkeypatch, tmp_path):
     cases = {"good": lambda b: b.memory * 2, "bad": fails}
     build = lambda name, *_: a_case(ours(cases[name]), name=name)  # noqa: E731

@@ -349,12 +349,17 @@ WARP_SHAPES = [
     shape=WARP_SHAPES, dtype=["float16", "bfloat16", "float32"], layout=["bshd", "bhsd"],
     heads=[(1, 1), (3, 0), (8, 2), (32, 8), (33, 5)], tokens=[1, 7, 8, 61],
     norm=[Norm(), Norm(norm=False), Norm(weight_offset=1.0, eps=1e-3)],
-    weights=[None, "float32", "bfloat16"], seed=[0, 5],
+    weights=[None, "float32", "bfloat16"], seed=[0, 5], multiprocessors=[1, 132],
 )  # fmt: skip
-def test_a_warp_for_each_token(as_before, shape, dtype, layout, heads, tokens, norm, weights, seed):
-    """Norm, rotation and append; by positions, and by tables as written."""
+def test_norm_and_rotation_by_warps(
+    as_before, shape, dtype, layout, heads, tokens, norm, weights, seed, multiprocessors
+):
+    """Norm, rotation and append; by positions, and by tables as written.
+
+    On one multiprocessor each warp has several tokens, and a share of those that are left.
+    """
     dim, pairs, pairing = shape
-    CUDA_ON_HOST.simulate(seed=seed, writes_at_the_end=seed > 0)
+    CUDA_ON_HOST.simulate(seed=seed, writes_at_the_end=seed > 0, multiprocessors=multiprocessors)
 
     def tensor(count: int, at: int) -> np.ndarray:
         sizes = (2, tokens, count, dim) if layout == "bshd" else (2, count, tokens, dim)

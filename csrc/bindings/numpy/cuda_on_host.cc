@@ -21,8 +21,9 @@ namespace {
 
 using cuda::on_host::simulation;
 
-// All of it: what is not given is as it was in the beginning. Calls that are not run are planned
-// for a GPU with so many multiprocessors, and kernels with so many registers.
+// All of it: what is not given is as it was in the beginning. Calls are planned for a GPU with so
+// many multiprocessors; those that are not run, for its whole grid and kernels with so many
+// registers.
 void simulate(uint64_t seed, bool writes_at_the_end, const std::string& run,
               int64_t multiprocessors, int64_t registers) {
   using cuda::on_host::Run, cuda::on_host::Writes;
@@ -36,9 +37,9 @@ void simulate(uint64_t seed, bool writes_at_the_end, const std::string& run,
     simulation.room = cuda::on_host::kSmallRoom;
     if (value != Run::kAll) {
       simulation.room = {};
-      simulation.room.gpu.multiprocessors = multiprocessors;
       simulation.room.registers = registers;
     }
+    simulation.room.gpu.multiprocessors = multiprocessors;
     return;
   }
   throw py::value_error("simulate: run: expected 'all', 'nothing' or 'samples', got '" + run + "'");
