@@ -177,29 +177,28 @@ LIMITS = [
     Limits(r"Rotary<B?Float16, 8, false>", 3900, _of_rotary),
     Limits(r"Rotary<", 3500, _of_rotary),
     # Single numbers also convert frequencies where they are needed, and take axes in slices.
-    Limits(r"RotaryGradient<\w+, 1, false>", 5300, _of_rotary_gradient, loop_barriers=1),
-    Limits(r"RotaryGradient<", 4500, _of_rotary_gradient, loop_barriers=1),  # a round of tokens
-    # Positions, tables and weights of any dtype, read where they are needed: long, and mostly not
-    # gone through.
+    Limits(r"RotaryGradient<\w+, 1, false>", 4100, _of_rotary_gradient, loop_barriers=1),
+    Limits(r"RotaryGradient<", 4100, _of_rotary_gradient, loop_barriers=1),  # a round of tokens
     # Two words of each of two heads at once. Half of the code is of angles, once a token.
-    Limits(r"NormRotaryWarp<", 4200, lambda _: 4),
-    Limits(r"NormRotary<", 10250, loop_barriers=6),
-    Limits(r"NormGradientWarp<", 2850, lambda _: 4),  # x and the gradient of out, near and far
-    Limits(r"NormGradient<", 11800, loop_barriers=7),
+    Limits(r"NormRotaryWarp<", 4350, lambda _: 4),
+    # Tables and weights of any dtype, read where they are needed: long, and mostly not gone through.
+    Limits(r"NormRotary<", 6700, loop_barriers=6),
+    Limits(r"NormGradientWarp<", 2400, lambda _: 4),  # x and the gradient of out, near and far
+    Limits(r"NormGradient<", 7150, loop_barriers=7),
     # Heads of the first token and of others, and what is copied.
-    Limits(r"Selective<", 3160, lambda v: v.policy["kHeads"] * (2 * v.words + 1)),
+    Limits(r"Selective<", 2400, lambda v: v.policy["kHeads"] * (2 * v.words + 1)),
     Limits(
         r"SelectiveGradient<",
-        3260,
+        2500,
         lambda v: 4 * v.policy["kGradientHeads"] * v.words + v.policy["kHeads"],  # x likewise
     ),
     # Totals are 64 bits wide. Four steps of float64 take two accesses.
-    Limits(r"SelectiveTotals<float", 3700, lambda v: v.policy["kStepReads"], wide_stores=False),
-    Limits(r"SelectiveTotals<", 3900, wide_stores=False),
+    Limits(r"SelectiveTotals<float", 3250, lambda v: v.policy["kStepReads"], wide_stores=False),
+    Limits(r"SelectiveTotals<", 3200, wide_stores=False),
     # Gradients of steps, of any dtype.
-    Limits(r"SelectiveSteps<", 3150, wide_stores=False),
-    Limits(r"SelectiveScan<", 1860, lambda _: 16),  # segments at once, in two places
-    Limits(r"SelectiveCarry<", 1460, lambda _: 16),
+    Limits(r"SelectiveSteps<", 2600, wide_stores=False),
+    Limits(r"SelectiveScan<", 1650, lambda _: 16),  # segments at once, in two places
+    Limits(r"SelectiveCarry<", 1350, lambda _: 16),
     # Phases are 64 bits wide.
     Limits(r"Phases<", 2830, lambda v: v.policy["kStepReads"], wide_stores=False),
     Limits(r"PhaseTables<", 200),
@@ -211,7 +210,7 @@ LIMITS = [
     Limits(r"ToeplitzTile<", 3200, lambda v: 2 * v.policy["kTileRows"]),
     Limits(r"ToeplitzLine<", 3500, lambda v: v.policy["kLineReads"]),
     # Index arithmetic of grids for every query. Sums are few, and written one by one.
-    Limits(r"DiagonalSums<\w+, 1, true>", 4750, _of_diagonals, wide_stores=False, loop_barriers=1),
+    Limits(r"DiagonalSums<\w+, 1, true>", 5250, _of_diagonals, wide_stores=False, loop_barriers=1),
     Limits(r"DiagonalSums<", 2600, _of_diagonals, wide_stores=False, loop_barriers=1),
     Limits(r"BlockTotals<", 1650, lambda _: 8),  # of an entry, at once
     # The content of a tile.

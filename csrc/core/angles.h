@@ -74,9 +74,12 @@ struct Positions {
     if (dtype == Dtype::kInt64) return {static_cast<const int64_t*>(data)[offset], 0};
     return of_rare_format(data, dtype, offset);
 #else
-    return visit(ReadOne{offset});
+    return in_place_at(offset);
 #endif
   }
+  // Likewise, without a call, around which a kernel that has no registers left would keep some in
+  // memory.
+  POSENC_HD Position in_place_at(int64_t offset) const { return visit(ReadOne{offset}); }
 
   // The integer as an index: uint64 of 2^63 and more, which at() reads as negative, is INT64_MAX.
   POSENC_HD int64_t index_at(int64_t offset) const {
@@ -110,7 +113,7 @@ struct Positions {
 #if defined(__CUDACC__)
   static __noinline__ POSENC_HD Position of_rare_format(const void* data, Dtype dtype,
                                                         int64_t offset) {
-    return Positions{data, dtype}.visit(ReadOne{offset});
+    return Positions{data, dtype}.in_place_at(offset);
   }
 #endif
 };

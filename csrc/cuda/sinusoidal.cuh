@@ -187,8 +187,12 @@ class SinusoidalThread {
     int index = first_row();
     for (int i = 0; i < plan_.rows_per_thread && index < block_rows_; ++i, index += row_step()) {
       const Row row = args_.repeated ? along(1, block_row_ + index) : row_at(block_row_ + index);
+      // Before x is: its words would hold registers meanwhile.
+      uint64_t phases[kPairs];
+      int steps[kPairs];
+      read_phases(row.position, phases, steps);
       one_row(row, [&](Number(&sine)[kPairs], Number(&cosine)[kPairs]) {
-        angles(row.position, sine, cosine);
+        angles(phases, steps, sine, cosine);
       });
     }
   }
@@ -278,30 +282,29 @@ class SinusoidalThread {
 
   POSENC_HD int64_t first_pair() const { return (first_vector_ + x_) * kPairs; }
 
-  // Of any positions, from `offset` on.
-  POSENC_HD void angles(int64_t offset, Number (&sine)[kPairs], Number (&cosine)[kPairs]) const {
-    Position positions[kPairs];
-    if (args_.axis_map.data == nullptr) positions[0] = args_.positions.at(offset);
+  // Of any positions, those from `offset` on: phases, and of 16-bit formats the steps to turn by.
+  POSENC_HD void read_phases(int64_t offset, uint64_t (&phases)[kPairs],
+                             int (&steps)[kPairs]) const {
+    const bool by_axis = args_.axis_map.data != nullptr;
+    Position position{0, 0};
+    if (!by_axis) position = args_.positions.in_place_at(offset);
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
-      if (args_.axis_map.data != nullptr) {
+      if (by_axis) {
         const int64_t axis = args_.axis_map.clamped(first_pair() + i);
-        positions[i] = args_.positions.at(offset + axis * args_.positions.axis_stride);
-      } else {
-        positions[i] = positions[0];
+        position = args_.positions.in_place_at(offset + axis * args_.positions.axis_stride);
       }
+      phases[i] = phase(kHalf ? anchor_of(position) : position, turns(i));
+      steps[i] = kHalf ? static_cast<int>(step_of(position)) : 0;
     }
-    uint64_t phases[kPairs];
-#pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
-      phases[i] = phase(kHalf ? anchor_of(positions[i]) : positions[i], turns(i));
-    }
+  }
+  POSENC_HD void angles(const uint64_t (&phases)[kPairs], const int (&steps)[kPairs],
+                        Number (&sine)[kPairs], Number (&cosine)[kPairs]) const {
     sines_of(phases, sine, cosine);
     if constexpr (kHalf) {
 #pragma unroll
       for (int i = 0; i < kPairs; ++i) {
-        const Position step{step_of(positions[i]), 0};
-        turn_by(sincos<float>(phase(step, turns(i))), sine[i], cosine[i]);
+        turn_by(sincos<float>(phase({steps[i], 0}, turns(i))), sine[i], cosine[i]);
       }
     }
   }
