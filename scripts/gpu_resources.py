@@ -181,7 +181,7 @@ LIMITS = [
     Limits(r"RotaryGradient<", 4100, _of_rotary_gradient, loop_barriers=1),  # a round of tokens
     # Two words of each of two heads at once. Half of the code is of angles, once a token.
     Limits(r"NormRotaryWarp<", 4350, lambda _: 4),
-    # Tables and weights of any dtype, read where they are needed: long, and mostly not gone through.
+    # Tables and weights of any dtype, read where they are needed: long, mostly not gone through.
     Limits(r"NormRotary<", 6700, loop_barriers=6),
     Limits(r"NormGradientWarp<", 2400, lambda _: 4),  # x and the gradient of out, near and far
     Limits(r"NormGradient<", 7150, loop_barriers=7),
