@@ -719,12 +719,15 @@ def sum_of_list(terms: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(
-    ("keys", "width"), [(60, 7), (127, 3), (128, 3), (300, 9), (520, 40), (1024, 1), (2000, 129)]
+    ("keys", "width"),
+    [(60, 7), (127, 3), (128, 3), (300, 9), (520, 40), (1024, 1), (2000, 129), (7000, 5)],
 )
 @pytest.mark.parametrize("kind", ["clipped", "down", "mixed", "round", "some", "few"])
 @pytest.mark.parametrize("begins", [0, 1])
 def test_order_of_lists(begins, kind, keys, width, dtype):
-    """Of entries beside each other and of any; of rows that are aligned or not; by whatever kernel.
+    """Of entries beside each other and of any; of rows that are aligned or not; by whatever kernel:
+    two rows of 7000 numbers are more than the shared memory of a block.
+
     Entries that are not in a row's window are zeros.
     """
     queries, origin = 9, 11
