@@ -78,7 +78,7 @@ def test_on_a_gpu_it_says_who_is_ahead(text):
     rows = {of.words: of for of in readme.MEASUREMENTS}
     for words, said in (
         ("H200, one token of 64 sequences: on the device", (1.4, 1.6)),
-        ("the same: on the calling thread", (0.0, 0.2)),
+        ("the same: on the calling thread", (0.05, 0.2)),
     ):
         of = rows[words]
         ratio = readme.seconds(of, of.ours) / readme.seconds(of, of.others["Liger Kernel"])
