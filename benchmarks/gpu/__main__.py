@@ -226,8 +226,9 @@ class Call:
             given += ["--filter", self.filter]
         if step.name == "tests":
             given += ["-k", self.device]  # with this kind of device alone
-            if not self.quick and not install.missing(["xdist"], self.site):
-                given += ["-p", "xdist", "-n", str(max(1, min(8, (os.cpu_count() or 1) // 2)))]
+        processes = min(step.side_by_side, (os.cpu_count() or 1) * 3 // 4)
+        if processes > 1 and not self.quick and not install.missing(["xdist"], self.site):
+            given += ["-p", "xdist", "-n", str(processes)]
         tool = steps.sanitizer(step.name, self.device) if step.watched else []
         if tool is None:
             return Outcome(SKIPPED, "compute-sanitizer is not installed")

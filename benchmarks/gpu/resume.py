@@ -52,8 +52,8 @@ def on(pytestconfig: pytest.Config) -> device.Cuda:
 
 @pytest.fixture(scope="session")
 def in_parts(pytestconfig: pytest.Config) -> bool:
-    """Whether an earlier call has run some of the tests."""
-    return bool(pytestconfig.stash[_BEFORE])
+    """Whether an earlier call, or another process of this one, runs some of the tests."""
+    return bool(pytestconfig.stash[_BEFORE]) or hasattr(pytestconfig, "workerinput")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

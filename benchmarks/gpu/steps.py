@@ -34,6 +34,7 @@ class Step:
     quick: tuple[str, ...]  # in place of these with --quick
     environment: Mapping[str, str] = field(default_factory=dict)
     watched: bool = False  # by the tool of compute-sanitizer that has its name
+    side_by_side: int = 1  # processes, on at most three quarters of the cores
 
 
 _SMALL = ("benchmarks/gpu/small_run.py",)
@@ -56,16 +57,17 @@ _TIMES = ("-s", "benchmarks/gpu/times.py")  # it prints its table as it grows
 STEPS = (
     # A failure is that of the launch before it, and not of whatever comes later.
     Step("small run", 120, 30, _OF_SMALL, _SMALL, _QUICK_SMALL, {"CUDA_LAUNCH_BLOCKING": "1"}),
-    # Side by side; torch's own threads would get into each other's way.
+    # torch's own threads would get into each other's way.
     Step("tests", 240, 120, ("pyproject.toml", "tests"), _TESTS,
          ("tests/engines/torch/test_cuda.py", "tests/nn/test_rotary.py"),
-         {"OMP_NUM_THREADS": "2"}),
+         {"OMP_NUM_THREADS": "2"}, side_by_side=8),
     Step("times", 300, 60, ("benchmarks/clock/harness.py", "benchmarks/gpu/peers.py",
                             "benchmarks/gpu/rows.py", "benchmarks/gpu/timing.py",
                             "benchmarks/peers"), _TIMES, _TIMES),
     # Every tensor in an allocation of its own, so that its ends are known.
     *(Step(tool, 180, 90, _OF_SMALL, _SMALL, _QUICK_SMALL,
-           {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, watched=True)
+           {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "OMP_NUM_THREADS": "1"}, watched=True,
+           side_by_side=12)
       for tool in ("memcheck", "racecheck", "initcheck", "synccheck")),
 )  # fmt: skip
 NAMES = tuple(step.name for step in STEPS)
@@ -191,7 +193,8 @@ def sanitizer(tool: str, on: str) -> list[str] | None:
         return ["sh", "-c", f'"$@"; status=$?; echo "========= {summary}"; exit $status', tool]
     program = cuda_tool("compute-sanitizer")
     return program and [program, "--tool", tool, "--launch-timeout", "0", "--report-api-errors",
-                        "no", "--error-exitcode", "86", "--print-limit", "20"]  # fmt: skip
+                        "no", "--error-exitcode", "86", "--print-limit", "20",
+                        "--target-processes", "all"]  # fmt: skip
 
 
 def cuda_tool(name: str) -> str | None:
@@ -214,7 +217,9 @@ _SUMMARY = re.compile(r"^=+ ((?:ERROR|RACECHECK) SUMMARY: .*)$", re.M)
 
 def judge_sanitizer(outcome: Outcome) -> Outcome:
     """Failed with the tool's summary, or skipped where the tool has not looked at anything."""
-    summary = (_SUMMARY.findall(outcome.output) or [""])[-1]
+    # Of several processes: the worst one's.
+    summaries = _SUMMARY.findall(outcome.output) or [""]
+    summary = max(summaries, key=lambda text: sum(map(int, re.findall(r"\d+", text))))
     found = any(int(number) for number in re.findall(r"\d+", summary))
     refusal = _REFUSED.search(outcome.output)
     if refusal and outcome.status == FAILED and not found:

@@ -82,12 +82,12 @@ class GatherWarpThread : RelativeThread<T, kVector> {
   POSENC_HD void write() const {
     if (rows_ == 0) return;
 #pragma unroll 1
-    for (int vector = 0; vector < vectors_; vector += kWarp) copy(vector * kVector);
+    for (int vector = 0; vector < vectors_; vector += kLanes) copy(vector * kVector);
   }
 
   // Warps whose columns there is room for, beside the index of a block.
   static int64_t warps(int64_t width) {
-    constexpr int kMost = Policy::kThreads / kWarp;
+    constexpr int kMost = Policy::kThreads / kLanes;
     constexpr int kIndex = index_bytes(Policy::kGatherVectors, kMost * Policy::kTiles * kRows);
     constexpr int64_t kBytes = Policy::kSharedBytes - kIndex;
     return std::min<int64_t>(kBytes / columns_bytes(width), kMost);
@@ -128,21 +128,21 @@ class GatherWarpThread : RelativeThread<T, kVector> {
       rows[r] = from + (r < rows_ ? r : rows_ - 1) * args_.by_column.row_stride + this->x_;
     }
 #pragma unroll 1
-    for (int first = this->x_; first <= width; first += kAtOnce * kWarp) {
+    for (int first = this->x_; first <= width; first += kAtOnce * kLanes) {
       Packet<T, kRows> columns[kAtOnce];
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
 #pragma unroll
         for (int r = 0; r < kRows; ++r) {
           columns[i].numbers[r] =
-              first + i * kWarp < width ? read_number(rows[r] + i * kWarp) : T{};
+              first + i * kLanes < width ? read_number(rows[r] + i * kLanes) : T{};
         }
       }
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) rows[r] += kAtOnce * kWarp;
+      for (int r = 0; r < kRows; ++r) rows[r] += kAtOnce * kLanes;
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        const int column = first + i * kWarp;
+        const int column = first + i * kLanes;
         if (column <= width) keep_packet<T, kRows>(columns[i], numbers(column_at(column)));
       }
     }
@@ -184,7 +184,7 @@ class GatherWarpThread : RelativeThread<T, kVector> {
   uint16_t* const index_;
   char* const columns_;  // of this warp
   int64_t block_row_, first_entry_;
-  int vectors_;          // from this thread's first one on, which has every kWarp-th
+  int vectors_;          // from this thread's first one on, which has every kLanes-th
   int tile_row_, rows_;  // of a step: the first one, in the block, and how many
   Place place_;
 };
@@ -200,18 +200,18 @@ TilePlan plan_gather_warps(const RelativeParameters& parameters, const Room& roo
   plan.repetitions = planes.count(parameters.kept, planes.rank);
   const int64_t kept = planes.count(0, parameters.kept);
   if (plan.vectors == 0 || plan.rows == 0 || kept == 0 || plan.repetitions == 0) return plan;
-  plan.threads_x = kWarp;
+  plan.threads_x = kLanes;
   const int64_t warps = Thread::warps(args.width), row_tiles = divide_up(plan.rows, Thread::kRows);
   plan.threads_y = static_cast<int>(std::min(row_tiles, warps));
   plan.threads_z = static_cast<int>(std::min(warps / plan.threads_y, plan.repetitions));
   // Places where a block takes the most that it can.
-  constexpr int kMostTurns = Policy::kGatherVectors / kWarp;
+  constexpr int kMostTurns = Policy::kGatherVectors / kLanes;
   plan.tiles = Policy::kTiles;
   plan.turns = kMostTurns;
   const int64_t places = room.blocks(plan.threads(), Thread::shared_bytes(plan, args.width));
   const int64_t blocks =
       divide_up(row_tiles, plan.threads_y) * divide_up(plan.repetitions, plan.threads_z) * kept;
-  const int64_t turns = divide_up(plan.vectors, kWarp);
+  const int64_t turns = divide_up(plan.vectors, kLanes);
   plan.column_blocks = divide_up(turns, units_of_piece(blocks, turns, kMostTurns, places));
   plan.turns = static_cast<int>(divide_up(turns, plan.column_blocks));
   plan.column_blocks = divide_up(turns, plan.turns);
@@ -226,7 +226,7 @@ template <typename Thread>
 bool takes_warps(const RelativeParameters& parameters) {
   const RelativeArgs& args = parameters.args;
   return by_vectors(parameters, Thread::kWidth) && args.queries >= Thread::kRows &&
-         args.keys >= kWarp * Thread::kWidth && args.width <= args.keys &&
+         args.keys >= kLanes * Thread::kWidth && args.width <= args.keys &&
          Thread::warps(args.width) >= Policy::kGatherLeastWarps;
 }
 

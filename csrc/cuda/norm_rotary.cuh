@@ -29,7 +29,6 @@
 
 namespace posenc::cuda {
 
-constexpr int kLanes = 32;
 
 struct NormRotaryPlan : LaunchPlan {
   int tokens = 1;           // of a piece

@@ -144,6 +144,8 @@ struct Policy {
 
 // Of a warp: those that take part where lanes read of each other. A lane that is not among them, or
 // that has gone another way, leaves the others waiting, or with any number.
+// Threads of a warp.
+constexpr int kLanes = 32;
 constexpr uint32_t kAllLanes = 0xffffffff;
 
 constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }

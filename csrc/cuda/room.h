@@ -47,12 +47,12 @@ struct Room {
   // Blocks of so many threads and bytes of shared memory, on all multiprocessors.
   int64_t blocks(int64_t threads, size_t shared_bytes = 0) const {
     // Warps take registers by 256, blocks shared memory by 128 bytes.
-    constexpr int64_t kWarp = 32, kRegisters = 256, kBytes = 128;
-    const int64_t warps = divide_up(threads, kWarp);
-    const int64_t of_warp = divide_up(registers * kWarp, kRegisters) * kRegisters;
+    constexpr int64_t kRegisters = 256, kBytes = 128;
+    const int64_t warps = divide_up(threads, kLanes);
+    const int64_t of_warp = divide_up(registers * kLanes, kRegisters) * kRegisters;
     const int64_t bytes =
         divide_up(static_cast<int64_t>(shared_bytes), kBytes) * kBytes + gpu.reserved_bytes;
-    const int64_t each = std::min({gpu.blocks, gpu.threads / (warps * kWarp),
+    const int64_t each = std::min({gpu.blocks, gpu.threads / (warps * kLanes),
                                    gpu.registers / of_warp / warps, gpu.shared_bytes / bytes});
     return gpu.multiprocessors * std::max<int64_t>(each, 1);
   }

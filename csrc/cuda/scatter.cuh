@@ -34,7 +34,7 @@ class ScatterThread {
  public:
   static constexpr int kWidth = 1;
   static constexpr int kBlocks = Policy::kBlocksPerProcessor;
-  static constexpr int kWarp = 32, kWarps = kThreads / kWarp;
+  static constexpr int kWarps = kThreads / kLanes;
   enum List : unsigned char { kShort, kLong, kVeryLong };
 
   POSENC_HD ScatterThread(const ScatterParameters& parameters, char* shared, int thread)
@@ -124,17 +124,17 @@ class ScatterThread {
   }
 
   // A list that this thread's warp sums up: each thread its part of it, then groups of them ...
-  POSENC_HD void sum_in_warp(int slot) { sum_part(slot, thread_ % kWarp, kWarp, parts_); }
+  POSENC_HD void sum_in_warp(int slot) { sum_part(slot, thread_ % kLanes, kLanes, parts_); }
 
   POSENC_HD void fold_in_warp() {
-    constexpr int kEach = kWarp / kRows;  // threads for a row
-    const int lane = thread_ % kWarp, row = lane / kEach, first = lane % kEach;
-    fold(parts_ + row * kStride + thread_ - lane + first, kEach, kWarp / kEach);
+    constexpr int kEach = kLanes / kRows;  // threads for a row
+    const int lane = thread_ % kLanes, row = lane / kEach, first = lane % kEach;
+    fold(parts_ + row * kStride + thread_ - lane + first, kEach, kLanes / kEach);
   }
 
   POSENC_HD void write_in_warp(int slot) {
-    constexpr int kEach = kWarp / kRows;
-    const int lane = thread_ % kWarp;
+    constexpr int kEach = kLanes / kRows;
+    const int lane = thread_ % kLanes;
     if (lane >= kRows) return;
     write(lane, tile_column_ + slot, fold(parts_ + lane * kStride + thread_ - lane, 1, kEach));
   }
@@ -161,7 +161,8 @@ class ScatterThread {
 
  private:
   static constexpr int kFolds = 16;  // threads that put together a row's parts
-  static_assert(kFolds * kRows * kBuffers <= kThreads && kWarp % kRows == 0 && kWarp % kFolds == 0);
+  static_assert(kFolds * kRows * kBuffers <= kThreads && kLanes % kRows == 0 &&
+                kLanes % kFolds == 0);
   static_assert(kBuffers * kRows * kStride * sizeof(Number) % 16 == 0 && kSharedBytes <= 49152);
 
   struct Range {

@@ -59,7 +59,7 @@ class ScatterWarpThread {
 
   // The lists of all columns ...
   POSENC_HD void stage_lists() {
-    for (int column = y_ * kWarp + x_; column < width(); column += plan_.threads()) {
+    for (int column = y_ * kLanes + x_; column < width(); column += plan_.threads()) {
       const int64_t first = bound(column), last = bound(column + 1);
       List list{static_cast<int>(first), static_cast<int>(last > first ? last - first : 0)};
       if (list.length > 0) {
@@ -75,13 +75,13 @@ class ScatterWarpThread {
     }
   }
 
-  // ... how many of kWarp columns are long, and very long ...
+  // ... how many of kLanes columns are long, and very long ...
   POSENC_HD void count_lists() {
-    for (int chunk = y_ * kWarp + x_; chunk < chunks(); chunk += plan_.threads()) {
+    for (int chunk = y_ * kLanes + x_; chunk < chunks(); chunk += plan_.threads()) {
       int counts[2] = {};
 #pragma unroll 1
-      for (int i = 0; i < kWarp; ++i) {
-        const int column = chunk * kWarp + i;
+      for (int i = 0; i < kLanes; ++i) {
+        const int column = chunk * kLanes + i;
         if (column >= width()) break;
         const int length = length_of(kept(lists_ + column));
         counts[0] += is_long(length);
@@ -97,7 +97,7 @@ class ScatterWarpThread {
   POSENC_HD void order_lists() {
     long_ = very_long_ = 0;
     for (int chunk = 0; chunk < chunks(); ++chunk) {
-      if (chunk % plan_.threads() == y_ * kWarp + x_) order_lists(chunk, long_, very_long_);
+      if (chunk % plan_.threads() == y_ * kLanes + x_) order_lists(chunk, long_, very_long_);
       long_ += kept(counts_ + 2 * chunk);
       very_long_ += kept(counts_ + 2 * chunk + 1);
     }
@@ -127,7 +127,7 @@ class ScatterWarpThread {
   POSENC_HD void sum_short() const {
     if (!working_) return;
 #pragma unroll 1
-    for (int column = x_; column < width(); column += kWarp) {
+    for (int column = x_; column < width(); column += kLanes) {
       const List list = kept(lists_ + column);
       const int length = length_of(list);
       if (is_long(length) || is_very_long(length)) continue;
@@ -169,7 +169,7 @@ class ScatterWarpThread {
     if (!working_) return;
     const List list = kept(lists_ + very_long_column(i));
     if (list.length < 0) {
-      sum_parts<kWarp>(list, x_);
+      sum_parts<kLanes>(list, x_);
     } else {
       sum_neighbors(list.at - first_entry_, list.length);
     }
@@ -201,22 +201,22 @@ class ScatterWarpThread {
   // Warps whose rows there is room for.
   static int64_t warps(const RelativeArgs& args) {
     const int64_t bytes = static_cast<int64_t>(Policy::kSharedBytes) - lists_bytes(args.width);
-    return bytes < 0 ? 0 : std::min<int64_t>(bytes / row_bytes(args), Policy::kThreads / kWarp);
+    return bytes < 0 ? 0 : std::min<int64_t>(bytes / row_bytes(args), Policy::kThreads / kLanes);
   }
   static size_t shared_bytes(const RelativeArgs& args, int64_t warps) {
     return lists_bytes(args.width) + warps * row_bytes(args);
   }
 
  private:
-  static constexpr int kFolds = 4, kHalf = kWarp / 2;
-  static constexpr int kSums = Policy::kThreads / kWarp;  // of a lane
-  static constexpr int kParts = (kSums + 1) * kHalf;      // of a warp
-  static_assert(kFolds * kLongLists == kWarp);
+  static constexpr int kFolds = 4, kHalf = kLanes / 2;
+  static constexpr int kSums = Policy::kThreads / kLanes;  // of a lane
+  static constexpr int kParts = (kSums + 1) * kHalf;       // of a warp
+  static_assert(kFolds * kLongLists == kLanes);
   static_assert(kParts * sizeof(Number) % 16 == 0);
 
   // Of columns, rounded up so that rows are aligned: lists, those that are long, counts of them.
   static POSENC_HD int64_t lists_bytes(int64_t width) {
-    const int64_t chunks = (width + kWarp - 1) / kWarp;
+    const int64_t chunks = (width + kLanes - 1) / kLanes;
     return (width * (sizeof(List) + 2) + chunks * 4 + 15) / 16 * 16;
   }
   static POSENC_HD int64_t row_bytes(const RelativeArgs& args) {
@@ -224,7 +224,7 @@ class ScatterWarpThread {
   }
   POSENC_HD int width() const { return static_cast<int>(args_.width); }
   POSENC_HD int keys() const { return static_cast<int>(args_.keys); }
-  POSENC_HD int chunks() const { return (width() + kWarp - 1) / kWarp; }
+  POSENC_HD int chunks() const { return (width() + kLanes - 1) / kLanes; }
 
   template <typename Value>
   static POSENC_HD Value kept(const Value* from) {
@@ -251,8 +251,8 @@ class ScatterWarpThread {
 
   POSENC_HD void order_lists(int chunk, int before, int very_before) const {
 #pragma unroll 1
-    for (int i = 0; i < kWarp; ++i) {
-      const int column = chunk * kWarp + i;
+    for (int i = 0; i < kLanes; ++i) {
+      const int column = chunk * kLanes + i;
       if (column >= width()) break;
       const int length = length_of(kept(lists_ + column));
       if (is_long(length)) keep(columns_ + before++, static_cast<uint16_t>(column));
@@ -268,16 +268,16 @@ class ScatterWarpThread {
     const int words = keys() / kVector;
     const int64_t step = kVector == 1 ? args_.by_key.column_stride : kVector;
 #pragma unroll 1
-    for (int first = x_; first < words; first += kAtOnce * kWarp) {
+    for (int first = x_; first < words; first += kAtOnce * kLanes) {
       WordOf<T, kVector> read[kAtOnce];
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        const int word = first + i * kWarp;
+        const int word = first + i * kLanes;
         if (word < words) read[i] = read_word<T, kVector>(from + word * step);
       }
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        const int word = first + i * kWarp;
+        const int word = first + i * kLanes;
         if (word < words) {
           keep_packet<T, kVector>(unpack<T, kVector>(read[i]), row_ + word * kVector);
         }
@@ -288,7 +288,7 @@ class ScatterWarpThread {
   POSENC_HD void request_row(const T* from) const {
     constexpr int kLine = 128 / sizeof(T);
 #pragma unroll 1
-    for (int at = x_ * kLine; at < keys(); at += kWarp * kLine) request(from + at);
+    for (int at = x_ * kLine; at < keys(); at += kLanes * kLine) request(from + at);
   }
 
   // Of the i-th entry of a list; outside of the row if the entry is not in its window.
@@ -327,7 +327,7 @@ class ScatterWarpThread {
   // Likewise of all lanes, if entries are one after the other: the first at a key that may be
   // before the row.
   POSENC_HD void sum_neighbors(int key, int length) {
-    constexpr int kAll = kSums * kWarp;
+    constexpr int kAll = kSums * kLanes;
     const int end = key + length < keys() ? key + length : keys();
     if (key < 0) key += -key / kAll * kAll;
 #pragma unroll
@@ -348,7 +348,7 @@ class ScatterWarpThread {
     Number numbers[kSums];
 #pragma unroll
     for (int j = 0; j < kSums; ++j) {
-      const int at = key + x_ + j * kWarp;
+      const int at = key + x_ + j * kLanes;
       const bool there = kWhole || (at >= 0 && at < end);
       numbers[j] = there ? to_real(kept(row_ + at)) : Number(0);
     }
@@ -383,7 +383,7 @@ ScatterPlan plan_scatter_warps(const RelativeArgs& args, const Room& room = {}) 
   ScatterPlan plan;
   const int64_t warps = std::min(Thread::warps(args), args.rows());
   if (warps == 0 || args.width == 0) return plan;
-  plan.threads_x = kWarp;
+  plan.threads_x = kLanes;
   plan.threads_y = static_cast<int>(warps);
   plan.shared_bytes = Thread::shared_bytes(args, warps);
   const int64_t places = room.blocks(plan.threads(), plan.shared_bytes);

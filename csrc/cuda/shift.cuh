@@ -155,7 +155,7 @@ class ShiftThread : RelativeThread<T, kVector> {
   template <bool kCopies, bool kReads>
   POSENC_HD void write_vectors(const Part& part, int begin, int end) const {
     constexpr int kAtOnce = kCopies ? Policy::kShiftReads : Policy::kShiftReads / 2;
-    constexpr int kStep = kWarp * kVector;
+    constexpr int kStep = kLanes * kVector;
     const bool adds = !kCopies && args_.content.data != nullptr;
     const int64_t from_step = kStep * column_stride(from());
     const int64_t to_step = kStep * column_stride(to());
@@ -165,14 +165,14 @@ class ShiftThread : RelativeThread<T, kVector> {
     const T* from = part.from + first * column_stride(this->from()) - part.bytes / sizeof(T);
     const T* content = part.content + first * column_stride(args_.content);
 #pragma unroll 1
-    for (int left = end - begin - x_; left > 0; left -= kAtOnce * kWarp) {
+    for (int left = end - begin - x_; left > 0; left -= kAtOnce * kLanes) {
       // Cleared: a register that is not written in all cases would be taken from the beginning on.
       AnyWord<T, kVector> words[kAtOnce];
       WordOf<T, kVector> content_words[kAtOnce] = {};
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         words[i].clear(part.bytes);
-        if (i * kWarp >= left) continue;
+        if (i * kLanes >= left) continue;
         if constexpr (kReads && kVector == 1) {
           words[i].take([&](int) { return read_number(from + i * from_step); });
         } else if constexpr (kReads) {
@@ -182,7 +182,7 @@ class ShiftThread : RelativeThread<T, kVector> {
       }
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        if (i * kWarp >= left) continue;
+        if (i * kLanes >= left) continue;
         auto packet = words[i].numbers();
         if constexpr (!kCopies) packet = scaled<T, kVector>(parameters_, packet, content_words[i]);
         write_packet<T, kVector>(packet, to + i * to_step);
@@ -235,7 +235,7 @@ TilePlan plan_shift(const RelativeParameters& parameters, const Room& room = {})
   plan.repetitions = planes.count(parameters.kept, planes.rank);
   const int64_t all = plan.vectors * plan.rows * kept * plan.repetitions;
   if (all == 0) return plan;
-  plan.threads_x = kWarp;
+  plan.threads_x = kLanes;
   while (plan.threads_x / 2 >= plan.vectors) plan.threads_x /= 2;
   plan.threads_y =
       static_cast<int>(std::min<int64_t>(plan.rows, Policy::kThreads / plan.threads_x));

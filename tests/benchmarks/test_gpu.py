@@ -171,6 +171,7 @@ def test_a_call_that_is_ended_leaves_nothing_running(tmp_path):
         (UNFINISHED, "========= ERROR SUMMARY: 0 errors", UNFINISHED),
         (FAILED, "========= ERROR SUMMARY: 3 errors", FAILED),
         (PASSED, "========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)", FAILED),
+        (PASSED, "========= ERROR SUMMARY: 2 errors\n========= ERROR SUMMARY: 0 errors", FAILED),
         (FAILED, "=== 1 failed in 3.0s\n========= ERROR SUMMARY: 0 errors", FAILED),
         (FAILED, "========= Error: Device not supported. Please refer to the documentation",
          SKIPPED),

@@ -156,6 +156,15 @@ def rotation(
     return lambda: CUDA_ON_HOST.apply_rotary_qk(q, k, np.arange(tokens), frequencies(64), *options)
 
 
+@pytest.mark.parametrize(
+    ("tokens", "blocks", "threads"), [(1, 2, 160), (64, 64, 160), (256, 128, 224)]
+)
+def test_few_tokens_take_few_warps(tokens, blocks, threads):
+    """32 + 8 heads of 128: of one token the heads are spread out, of many a thread has several."""
+    (launch,) = launches(rotation(1, tokens, 32, "bfloat16", "bshd", "half"))
+    assert (math.prod(launch["grid"]), math.prod(launch["block"])) == (blocks, threads)
+
+
 def norm(batch: int, tokens: int, dtype: str) -> Callable[[], object]:
     q, k = (empty(dtype, batch, tokens, heads, 128) for heads in (32, 8))
     options = (*Rotation(np.arange(tokens), frequencies(64), "bshd"), "float32", *Norm(), True)

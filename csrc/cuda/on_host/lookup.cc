@@ -61,7 +61,7 @@ void sum_in_warps(Block<Thread>& block) {
   for (int first = 0; first < Policy::kThreads; first += Thread::kWarps) {
     const auto each_of_warps = [&](const auto& step) {
       block.each([&](Thread& thread, int number) {
-        const int slot = first + number / Thread::kWarp;
+        const int slot = first + number / kLanes;
         if (thread.list(slot) == Thread::kLong) step(thread, slot);
       });
     };
