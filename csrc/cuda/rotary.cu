@@ -2,7 +2,7 @@
 
 #include "cuda/kernels.h"
 #include "cuda/launch.cuh"
-#include "cuda/rotary.cuh"
+#include "cuda/rotary_plan.cuh"
 
 namespace posenc::cuda {
 namespace {

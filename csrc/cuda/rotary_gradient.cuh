@@ -19,7 +19,7 @@
 #pragma once
 
 #include "core/rotary.h"
-#include "cuda/rotary.cuh"
+#include "cuda/rotary_plan.cuh"
 
 namespace posenc::cuda {
 

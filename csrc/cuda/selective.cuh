@@ -39,7 +39,7 @@
 #include "cuda/packet.cuh"
 #include "cuda/policy.h"
 #include "cuda/room.h"
-#include "cuda/rotary.cuh"
+#include "cuda/rotary_plan.cuh"
 #include "cuda/selective_segments.cuh"
 #include "cuda/selective_steps.cuh"
 

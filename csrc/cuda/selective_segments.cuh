@@ -10,7 +10,7 @@
 #include "cuda/packet.cuh"
 #include "cuda/policy.h"
 #include "cuda/room.h"
-#include "cuda/rotary.cuh"
+#include "cuda/rotary_plan.cuh"
 
 namespace posenc::cuda {
 

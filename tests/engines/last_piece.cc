@@ -18,7 +18,7 @@
 
 #include "cuda/diagonal_sums.cuh"
 #include "cuda/gather.cuh"
-#include "cuda/rotary.cuh"
+#include "cuda/rotary_plan.cuh"
 #include "cuda/rotary_gradient.cuh"
 #include "cuda/scatter.cuh"
 #include "cuda/shift.cuh"

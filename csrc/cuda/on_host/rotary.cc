@@ -1,9 +1,8 @@
-#include "cuda/rotary.cuh"
-
 #include <type_traits>
 
 #include "cpu/kernels.h"
 #include "cuda/on_host/blocks.h"
+#include "cuda/rotary_plan.cuh"
 
 namespace posenc::cuda::on_host {
 namespace {
