@@ -97,6 +97,7 @@ class SelectiveScanThread {
     const int64_t before = y_ * each, rest = segments.count - before;
     first_ = segments.first + before;
     count_ = rest < 0 ? 0 : rest < each ? rest : each;
+    summed_ = before + count_ == segments.count ? count_ - 1 : count_;
     if (!there_) return;
     uint64_t total = 0;
     uint32_t lost = 0;
@@ -135,8 +136,7 @@ class SelectiveScanThread {
     return reinterpret_cast<uint32_t*>(totals() + kColumns * kRows);
   }
 
-  // visit(segment, total, lost). The last segment of a row has no total: what is read in its place
-  // goes into sums that nobody uses.
+  // visit(segment, total, lost). The last segment of a row has no total.
   template <typename Visit>
   POSENC_HD void walk(const Visit& visit) const {
     const SelectiveWorkspace from(args_, plan_.cut);
@@ -145,7 +145,8 @@ class SelectiveScanThread {
       uint16_t lost[kAtOnce];
 #pragma unroll
       for (int j = 0; j < kAtOnce; ++j) {
-        if (i + j >= count_) continue;
+        totals[j] = lost[j] = 0;
+        if (i + j >= summed_) continue;
         const int64_t at = (first_ + i + j) * columns() + column_;
         totals[j] = read_packet<uint64_t, 1>(from.phases + at).numbers[0];
         lost[j] = read_packet<uint16_t, 1>(from.flags + at).numbers[0];
@@ -164,6 +165,7 @@ class SelectiveScanThread {
 
   bool there_;
   int64_t row_, column_, first_, count_;
+  int64_t summed_;  // of count_, those that have totals
 };
 
 // ---------------------------------------------------------------------------------------------
