@@ -2,9 +2,9 @@
 //
 //   for a block of tokens
 //     cosines and sines of the block -> scratch          once, for every head of q and k
-//     for tensor, then along memory: a few rows together
+//     for tensor, then along memory: some rows together
 //       r of each row                                    their latencies overlap
-//       norm, turn and write each row                    it comes from the first-level cache
+//       norm, turn and write, a few rows at once         they come from the first-level cache
 //     v -> its slots
 //
 // How a row is read, turned and written: norm_rotary_rows-inl.h.
@@ -27,10 +27,15 @@ namespace posenc::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Rows that are summed before the first of them is written: as many as hide the latency of a square
-// root and a division, and no more than the first-level cache holds.
-constexpr int kRowsTogether = 4;
+// root and two divisions, and no more than the first-level cache holds. A multiple of four.
+constexpr int kRowsTogether = 16;
+// Rows that are written at once, where their angles and factors are the same: these are read once.
+template <typename T>
+constexpr int kRowsAtOnce = HWY_TARGET == HWY_AVX3        ? (sizeof(T) == 2 ? 4 : 2)
+                            : std::is_same_v<T, BFloat16> ? 1
+                                                          : 2;
 // How far ahead of what is written memory is requested, at least.
-constexpr int64_t kNormAheadBytes = 16384;
+constexpr int64_t kNormAheadBytes = 8192;
 
 // Where the heads of a token go in a cache, `step` apart; null: nowhere.
 template <typename T>
@@ -136,6 +141,8 @@ class WholeRows {
 
  private:
   static constexpr int64_t kSize = static_cast<int64_t>(sizeof(T));
+  // Without a norm memory is what they wait for, and several rows at once ask it for too much.
+  static constexpr int kAtOnce = kNorm ? kRowsAtOnce<T> : 1;
 
   // The tokens first .. first + count - 1 of one batch row.
   struct Block {
@@ -156,6 +163,7 @@ class WholeRows {
     const Number* factor;
     int64_t factor_step;
     bool stream_out, stream_slots;
+    bool alike;     // angles, factors and places of all rows
     int64_t ahead;  // from a row to one that comes later
   };
 
@@ -205,6 +213,7 @@ class WholeRows {
                        in_lines(args_.keys.data, args_.keys.row_stride | args_.keys.slot_stride |
                                                      args_.keys.head_stride);
     run.ahead = tokens_ahead(in, kSize);
+    run.alike = !along_tokens && of_head == 0 && (run.out == nullptr || run.place == nullptr);
     if (along_tokens) {
       run.count = block.count;
       run.in_step = in.token;
@@ -251,32 +260,37 @@ class WholeRows {
     return inverse_root(sum, dims, static_cast<Number>(args_.eps));
   }
 
-  // given_root: of all rows, where the mean is over all heads of a token. Else the squares of the
-  // next rows are summed before these are written, so that nothing waits for a square root.
-  HWY_ATTR void run_rows(const Run& run, Number given_root) {
-    Number roots[2][kRowsTogether] = {{given_root, given_root, given_root, given_root}};
+  // given_root: of all rows, where the mean is over all heads of a token. Else the squares of many
+  // rows are summed before these are written: nothing waits for a square root.
+  HWY_ATTR void run_rows(const Run& given, Number given_root) {
+    const Run run = given;  // and the row: copies, since what is written might be members of them
+    const Row row = row_;
+    Number roots[kRowsTogether];
     const bool sums_here = kNorm && !args_.over_token;
-    if (sums_here && run.count > 0) find_roots(run, 0, roots[0]);
+    if (!sums_here) std::fill(roots, roots + kRowsTogether, given_root);
     for (int64_t i = 0; i < run.count; i += kRowsTogether) {
-      const int64_t next = i + kRowsTogether, end = std::min(next, run.count);
-      const int turn = sums_here ? static_cast<int>(i / kRowsTogether % 2) : 0;
-      if (sums_here && next < run.count) find_roots(run, next, roots[1 - turn]);
-      for (int64_t j = i; j < end; ++j) {
+      const int64_t end = std::min(i + kRowsTogether, run.count);
+      if (sums_here) find_roots(run, row, i, end, roots);
+      int64_t j = i;
+      for (; run.alike && j + kAtOnce <= end; j += kAtOnce) {
+        for (int k = 0; k < kAtOnce; ++k) request(run, j + k);
+        write<kAtOnce>(run, row, j, roots + (j - i));
+      }
+      for (; j < end; ++j) {
         request(run, j);
-        write(run, j, roots[turn][j - i]);
+        write<1>(run, row, j, roots + (j - i));
       }
     }
   }
 
-  HWY_ATTR HWY_INLINE void find_roots(const Run& run, int64_t first, Number* roots) const {
-    const int64_t last = run.count - 1;
-    LastSums<Number> sums[kRowsTogether];
-    unrolled<kRowsTogether>([&](auto j) POSENC_INLINED {
-      // Beyond the last row: that one again.
-      sums[j] = row_.squares(run.in + std::min<int64_t>(first + j, last) * run.in_step);
-    });
-    inverse_roots_of_four<Number>(sums, static_cast<Number>(args_.rotary.head_dim),
-                                  static_cast<Number>(args_.eps), roots);
+  HWY_ATTR HWY_INLINE void find_roots(const Run& run, const Row& row, int64_t first, int64_t end,
+                                      Number* roots) const {
+    LastSums<Number> sums[kRowsTogether] = {};
+    for (int64_t i = first; i < end; ++i) sums[i - first] = row.squares(run.in + i * run.in_step);
+    for (int64_t i = 0; i < end - first; i += 4) {
+      inverse_roots_of_four<Number>(sums + i, static_cast<Number>(args_.rotary.head_dim),
+                                    static_cast<Number>(args_.eps), roots + i);
+    }
   }
 
   // Row by row: the processor has few requests at a time, and those of several rows at once would
@@ -284,7 +298,7 @@ class WholeRows {
   HWY_INLINE void request(const Run& run, int64_t i) const {
     const char* const row = reinterpret_cast<const char*>(run.in + i * run.in_step + run.ahead);
     for (int64_t at = 0; at < args_.rotary.head_dim * kSize; at += kLineBytes) {
-      prefetch_later(row + at);
+      hwy::Prefetch(row + at);
     }
   }
 
@@ -295,7 +309,10 @@ class WholeRows {
     return data != nullptr && (reinterpret_cast<int64_t>(data) | parts * kSize) % kLineBytes == 0;
   }
 
-  HWY_ATTR HWY_INLINE void write(const Run& run, int64_t i, Number r) {
+  // The rows i .. i + kCount - 1; several only where they are alike.
+  template <int kCount>
+  HWY_ATTR HWY_INLINE void write(const Run& run, const Row& row, int64_t i,
+                                 const Number* roots) const {
     const T* const in = run.in + i * run.in_step;
     const Number* const cosine = run.cosine + i * run.angle_step;
     const Number* const sine = run.sine + i * run.angle_step;
@@ -303,19 +320,22 @@ class WholeRows {
     T* const out = run.out == nullptr ? nullptr : run.out + i * run.out_step;
     T* slot = run.place == nullptr ? nullptr : run.place[i * run.place_step];
     if (slot != nullptr) slot += run.first_slot + i * run.slot_step;
-    if (out != nullptr && slot != nullptr) {
-      row_.template write<Store::kOrdinary>(in, stage_, r, factor, cosine, sine);
+    if (kCount == 1 && out != nullptr && slot != nullptr) {
+      row.template write<Store::kOrdinary, 1>(in, 0, stage_, 0, roots, factor, cosine, sine);
       const int64_t dims = args_.rotary.head_dim;
       copy_row<T>(stage_, 1, out, 1, dims, run.stream_out);
       copy_row<T>(stage_, 1, slot, 1, dims, run.stream_slots);
       return;
     }
     T* const to = out != nullptr ? out : slot;
+    const int64_t step = out != nullptr ? run.out_step : run.slot_step;
     if (to == nullptr) return;
     if (to == out ? run.stream_out : run.stream_slots) {
-      row_.template write<Store::kStream>(in, to, r, factor, cosine, sine);
+      row.template write<Store::kStream, kCount>(in, run.in_step, to, step, roots, factor, cosine,
+                                                 sine);
     } else {
-      row_.template write<Store::kOrdinary>(in, to, r, factor, cosine, sine);
+      row.template write<Store::kOrdinary, kCount>(in, run.in_step, to, step, roots, factor, cosine,
+                                                   sine);
     }
   }
 

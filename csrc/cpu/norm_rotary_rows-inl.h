@@ -130,78 +130,117 @@ class WholeRow {
     turn<T, kRounding>(d, a1, b1, angles.cosine2, angles.sine2);
   }
 
-  // `to` may be `in`.
-  template <Store kStore>
-  HWY_ATTR HWY_INLINE void write(const T* in, T* to, Number r, const Number* factor,
-                                 const Number* cosine, const Number* sine) const {
-    const V root = hn::Set(D(), r);
-    for (int64_t dim = 0; dim < start_; dim += kChunk) copy<kStore>(in, to, dim, root, factor);
+  // kCount rows at these steps, each with a root of its own. `to` may be `in`.
+  template <Store kStore, int kCount>
+  HWY_ATTR HWY_INLINE void write(const T* in, int64_t in_step, T* to, int64_t to_step,
+                                 const Number* roots, const Number* factor, const Number* cosine,
+                                 const Number* sine) const {
+    Rows<kCount> rows;
+    unrolled<kCount>([&](auto j) POSENC_INLINED {
+      rows.in[j] = in + j * in_step;
+      rows.to[j] = to + j * to_step;
+      rows.root[j] = hn::Set(D(), roots[j]);
+    });
+    for (int64_t dim = 0; dim < start_; dim += kChunk) copy<kStore>(rows, dim, factor);
     if constexpr (kInterleaved) {
       for (int64_t dim = start_; dim < end_; dim += kChunk) {
-        turn_neighbours<kStore>(in, to, dim, root, factor, cosine, sine);
+        turn_neighbours<kStore>(rows, dim, factor, cosine, sine);
         cosine += kAnglesOfChunk;
         sine += kAnglesOfChunk;
       }
     } else {
       for (int64_t dim = start_; dim < start_ + half_; dim += kChunk) {
-        turn_partners<kStore>(in, to, dim, root, factor, cosine, sine);
+        turn_partners<kStore>(rows, dim, factor, cosine, sine);
         cosine += kChunk;
         sine += kChunk;
       }
     }
-    for (int64_t dim = end_; dim < dims_; dim += kChunk) copy<kStore>(in, to, dim, root, factor);
+    for (int64_t dim = end_; dim < dims_; dim += kChunk) copy<kStore>(rows, dim, factor);
   }
 
  private:
-  static HWY_INLINE void scale(V& x0, V& x1, V root, const Number* factor) {
-    if constexpr (kNorm) {
-      const D d;
-      x0 = hn::Mul(hn::Mul(x0, root), hn::LoadU(d, factor));
-      x1 = hn::Mul(hn::Mul(x1, root), hn::LoadU(d, factor + hn::Lanes(d)));
-    }
-  }
+  template <int kCount>
+  struct Rows {
+    const T* in[kCount];
+    T* to[kCount];
+    V root[kCount];
+  };
 
-  template <Store kStore>
-  static HWY_INLINE void copy(const T* in, T* to, int64_t dim, V root, const Number* factor) {
-    const D d;
-    if constexpr (kNorm) {
-      V x0, x1;
-      load_chunk(d, in + dim, x0, x1);
-      scale(x0, x1, root, factor + dim);
-      store_chunk<kStore, kInstructions>(x0, x1, d, to + dim);
-    } else {  // bit for bit
-      const hn::Repartition<Bits<T>, D> bits;
-      for (int64_t i = 0; i < kChunk; i += lanes(bits)) {
-        const auto v = hn::LoadU(bits, reinterpret_cast<const Bits<T>*>(in + dim + i));
-        store_as<kStore>(v, bits, reinterpret_cast<Bits<T>*>(to + dim + i));
+  // Of a chunk, in registers.
+  struct Factors {
+    V first, second;
+    explicit HWY_INLINE Factors([[maybe_unused]] const Number* factor) {
+      if constexpr (kNorm) {
+        const D d;
+        first = hn::LoadU(d, factor);
+        second = hn::LoadU(d, factor + hn::Lanes(d));
       }
     }
+    HWY_INLINE void scale(V& x0, V& x1, V root) const {
+      if constexpr (kNorm) {
+        x0 = hn::Mul(hn::Mul(x0, root), first);
+        x1 = hn::Mul(hn::Mul(x1, root), second);
+      }
+    }
+  };
+
+  template <Store kStore, int kCount>
+  static HWY_INLINE void copy(const Rows<kCount>& rows, int64_t dim, const Number* factor) {
+    const D d;
+    if constexpr (kNorm) {
+      const Factors factors(factor + dim);
+      unrolled<kCount>([&](auto j) POSENC_INLINED {
+        V x0, x1;
+        load_chunk(d, rows.in[j] + dim, x0, x1);
+        factors.scale(x0, x1, rows.root[j]);
+        store_chunk<kStore, kInstructions>(x0, x1, d, rows.to[j] + dim);
+      });
+    } else {  // bit for bit
+      const hn::Repartition<Bits<T>, D> bits;
+      unrolled<kCount>([&](auto j) POSENC_INLINED {
+        for (int64_t i = dim; i < dim + kChunk; i += lanes(bits)) {
+          const auto v = hn::LoadU(bits, reinterpret_cast<const Bits<T>*>(rows.in[j] + i));
+          store_as<kStore>(v, bits, reinterpret_cast<Bits<T>*>(rows.to[j] + i));
+        }
+      });
+    }
   }
 
-  template <Store kStore>
-  HWY_INLINE void turn_partners(const T* in, T* to, int64_t dim, V root, const Number* factor,
+  template <Store kStore, int kCount>
+  HWY_INLINE void turn_partners(const Rows<kCount>& rows, int64_t dim, const Number* factor,
                                 const Number* cosine, const Number* sine) const {
     const D d;
-    V a0, a1, b0, b1;
-    load_chunk(d, in + dim, a0, a1);
-    load_chunk(d, in + dim + half_, b0, b1);
-    scale(a0, a1, root, factor + dim);
-    scale(b0, b1, root, factor + dim + half_);
-    turn_chunks(a0, a1, b0, b1, cosine, sine);
-    store_chunk<kStore, kInstructions>(a0, a1, d, to + dim);
-    store_chunk<kStore, kInstructions>(b0, b1, d, to + dim + half_);
+    const Factors of_a(factor + dim), of_b(factor + dim + half_);
+    const TwoVectors<D> angles(d, cosine, sine);
+    V first[kCount][4];
+    unrolled<kCount>([&](auto j) POSENC_INLINED {
+      load_chunk(d, rows.in[j] + dim, first[j][0], first[j][1]);
+      load_chunk(d, rows.in[j] + dim + half_, first[j][2], first[j][3]);
+    });
+    unrolled<kCount>([&](auto j) POSENC_INLINED {
+      auto& [a0, a1, b0, b1] = first[j];
+      of_a.scale(a0, a1, rows.root[j]);
+      of_b.scale(b0, b1, rows.root[j]);
+      turn<T, kRounding>(d, a0, b0, angles.cosine1, angles.sine1);
+      turn<T, kRounding>(d, a1, b1, angles.cosine2, angles.sine2);
+      store_chunk<kStore, kInstructions>(a0, a1, d, rows.to[j] + dim);
+      store_chunk<kStore, kInstructions>(b0, b1, d, rows.to[j] + dim + half_);
+    });
   }
 
-  template <Store kStore>
-  static HWY_INLINE void turn_neighbours(const T* in, T* to, int64_t dim, V root,
+  template <Store kStore, int kCount>
+  static HWY_INLINE void turn_neighbours(const Rows<kCount>& rows, int64_t dim,
                                          const Number* factor, const Number* cosine,
                                          const Number* sine) {
     const D d;
-    V x0, x1;
-    load_chunk(d, in + dim, x0, x1);
-    scale(x0, x1, root, factor + dim);
-    turn_chunk(x0, x1, cosine, sine);
-    store_chunk<kStore, kInstructions>(x0, x1, d, to + dim);
+    const Factors factors(factor + dim);
+    unrolled<kCount>([&](auto j) POSENC_INLINED {
+      V x0, x1;
+      load_chunk(d, rows.in[j] + dim, x0, x1);
+      factors.scale(x0, x1, rows.root[j]);
+      turn_chunk(x0, x1, cosine, sine);
+      store_chunk<kStore, kInstructions>(x0, x1, d, rows.to[j] + dim);
+    });
   }
 
   const int64_t start_, end_, dims_, half_;
