@@ -114,10 +114,10 @@ class RotaryRuns {
     }
   }
 
-  // One head, all of whose angles are its own: rows of the tables are read where they are.
+  // Heads that are all turned at once: rows of the tables are read where they are.
   static bool reads_tables(const RotaryArgs& args) {
     const RotaryTensor& x = args.tensors[0];
-    return args.tensor_count == 1 && x.heads == 1 && x.in_strides.dim == 1 &&
+    return args.tensor_count == 1 && (x.heads == 1 || x.heads == kHeads) && x.in_strides.dim == 1 &&
            x.out_strides.dim == 1;
   }
   HWY_ATTR void rotate_by_tables() const {
@@ -242,8 +242,16 @@ class RotaryRuns {
 
   template <Way kWay>
   HWY_ATTR void by_tables() const {
+    if (tensor_.heads == 1) return by_tables_beside<kWay, 1>();
+    by_tables_beside<kWay, kHeads>();
+  }
+
+  template <Way kWay, int kCount>
+  HWY_ATTR void by_tables_beside() const {
     const typename Angles::Rows rows = Angles::rows(args_, piece_, tokens_.batch, tokens_.first);
     Run run = start(0, 0);
+    run.in_beside = tensor_.in_strides.head;
+    run.out_beside = tensor_.out_strides.head;
     run.in_step = tensor_.in_strides.token;
     run.out_step = tensor_.out_strides.token;
     run.cosine = rows.cosine;
@@ -251,8 +259,8 @@ class RotaryRuns {
     run.cosine_step = rows.cosine_step;
     run.sine_step = rows.sine_step;
     run.count = tokens_.count;
-    look_ahead(run, 1, run.count * run.in_step);
-    Writers<kWay, 1> writers(by_lines_ ? lines_ : nullptr, row_bytes());
+    look_ahead(run, kCount, run.count * run.in_step);
+    Writers<kWay, kCount> writers(by_lines_ ? lines_ : nullptr, row_bytes());
     rotate_run<kWay, true, AnglesOf::kOfTables>(run, writers);
     writers.finish();
   }

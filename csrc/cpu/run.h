@@ -3,6 +3,7 @@
 // that together are 0 .. rows; `bytes` is what they read and write, or would in the same time.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <optional>
@@ -51,10 +52,39 @@ inline int64_t result_bytes(const NormRotaryArgs& args) {
   return rotary.rows() * dims * item_size(rotary.dtype);
 }
 
+// The same call of one head, where every head has tables of its own and follows, as its tables do,
+// on the one before: its tokens come after theirs. Rows of the batch likewise. Else itself.
+inline RotaryArgs as_one_head(RotaryArgs args) {
+  if (args.cosine == nullptr || args.table_rows.numbers.data != nullptr) return args;
+  const auto follow = [&](int64_t HeadStrides::* step, int64_t TableStrides::* table_step) {
+    bool all = true;
+    for (int i = 0; i < args.tensor_count; ++i) {
+      for (const HeadStrides& strides : {args.tensors[i].in_strides, args.tensors[i].out_strides}) {
+        all = all && strides.*step == args.tokens * strides.token && strides.group_heads == 0;
+      }
+    }
+    return all && args.cosine_strides.*table_step == args.tokens * args.cosine_strides.token &&
+           args.sine_strides.*table_step == args.tokens * args.sine_strides.token;
+  };
+  if (args.table_heads > 1 && follow(&HeadStrides::head, &TableStrides::head)) {
+    args.tokens *= args.table_heads;
+    args.table_heads = 1;
+    for (RotaryTensor& x : args.tensors) x.heads = std::min<int64_t>(x.heads, 1);
+  }
+  bool alone = args.batch > 1;
+  for (int i = 0; i < args.tensor_count; ++i) alone = alone && args.tensors[i].heads == 1;
+  if (alone && follow(&HeadStrides::batch, &TableStrides::batch)) {
+    args.tokens *= args.batch;
+    args.batch = 1;
+  }
+  return args;
+}
+
 template <typename Runner>
 void rotate(RotaryArgs args, const Runner& runner) {
   const int64_t bytes = result_bytes(args);
   if (bytes == 0) return;
+  args = as_one_head(args);
   args.non_temporal = bytes >= non_temporal_bytes();
   std::optional<ConvertedFrequencies> converted;
   if (args.inv_freq.data != nullptr) {

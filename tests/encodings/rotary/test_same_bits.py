@@ -69,30 +69,32 @@ def test_tables_rotate_to_the_same_bits(target, dtype):
     place=["in place", "out", "past the cache"],
     compute=["float32", "as_written"],
     inverse=[False, True],
-    batch_of_tables=[1, 3],
+    batch=[3, 4],
+    shared=[False, True],
 )
 def test_tables_of_one_head_are_read_where_they_are(
-    target, dtype, pairing, head_dim, place, compute, inverse, batch_of_tables
+    target, dtype, pairing, head_dim, place, compute, inverse, batch, shared
 ):
-    """Rows of neighbors are, rows of numbers with gaps cannot be. NaNs have payloads and signs."""
+    """Rows of neighbors are, and heads that follow each other are one; rows of numbers with gaps
+    cannot be, nor heads with gaps. NaNs have payloads and signs."""
     rng = np.random.default_rng(16)
     table_dtype = np.float64 if dtype == "float64" else np.float32
-    x = aligned((3, 2, 7, head_dim), DTYPES[dtype])
+    batch_of_tables = 1 if shared else batch
+    x = aligned((batch, 2, 7, head_dim), DTYPES[dtype])
     x[...] = rng.standard_normal(x.shape)
     tables = rng.standard_normal((2, batch_of_tables, 2, 7, head_dim // 2)).astype(table_dtype)
     bits = unsigned(tables).reshape(-1)
     nans = unsigned(np.array([np.nan, -np.nan], table_dtype)).repeat(20)
     bits[rng.integers(0, bits.size, 40)] = nans + rng.integers(0, 1000, 40).astype(bits.dtype)
-    cos, with_gaps = tables[0], np.zeros((*tables.shape, 2), table_dtype)
-    with_gaps[..., 0] = tables
+    cos, with_gaps = tables[0], np.zeros((2, batch_of_tables, 2, 8, head_dim), table_dtype)
+    with_gaps = with_gaps[..., :7, ::2]
+    with_gaps[...] = tables
     sin = np.zeros((batch_of_tables, 2, 7, head_dim), table_dtype)[..., : head_dim // 2]
     sin[...] = tables[1]
     options = {"layout": "bhsd", "pairing": pairing, "inverse": inverse}
     expected = np.concatenate(
         [
-            pn.apply_rotary(
-                row[None], None, pn.Tables(*given[:, None, ..., 0], compute=compute), **options
-            )
+            pn.apply_rotary(row[None], None, pn.Tables(*given[:, None], compute=compute), **options)
             for row, given in zip(x, itertools.cycle(with_gaps.swapaxes(0, 1)), strict=False)
         ]
     )
