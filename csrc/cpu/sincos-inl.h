@@ -191,7 +191,11 @@ HWY_INLINE Phases<D> add(D /*d*/, const Phases<D>& phase, const Phases<D>& step)
     const auto rest = hn::Add(phase.rest, step.rest);
     const auto carry = hn::RebindMask(du32, hn::Lt(rest, phase.rest));
     const auto rounded = hn::Add(phase.rounded, step.rounded);
+#if HWY_TARGET <= HWY_AVX3
     return {hn::IfThenElse(carry, hn::Add(rounded, hn::Set(du32, 1)), rounded), rest};
+#else  // there a mask is a vector of -1 and 0
+    return {hn::Sub(rounded, hn::VecFromMask(du32, carry)), rest};
+#endif
   } else {
     return {hn::Add(phase.moved, step.moved)};
   }
