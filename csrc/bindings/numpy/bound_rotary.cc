@@ -152,10 +152,12 @@ class BoundRotation final : public BoundCall {
       bytes[i] = in_[i].bytes(data);
     }
     if (!place(position, records, args, bytes[2])) return not_mine();
-    // Views that cross each other may be right all the same: the ordinary way finds out.
-    if (bytes[0].meet(bytes[1]) || bytes[0].meet(bytes[2]) || bytes[1].meet(bytes[2])) {
-      return not_mine();
-    }
+    // Views that cross each other may be right all the same, as slices of a packed projection are:
+    // the ordinary way finds out, which is how they were bound where they lie as far apart.
+    const bool as_bound = distance(args.tensors[0].in, args.tensors[1].in) ==
+                          distance(in_[0].array().data, in_[1].array().data);
+    if (bytes[0].meet(bytes[1]) && !as_bound) return not_mine();
+    if (bytes[0].meet(bytes[2]) || bytes[1].meet(bytes[2])) return not_mine();
     if (in_place_) {
       run(args);
       if (of_tensors_) {
@@ -180,6 +182,10 @@ class BoundRotation final : public BoundCall {
     const auto rotate = [&](const Runners& runners) { runners.rotate(kFunction, Place(), args); };
     if (of_tensors_ && tensors::Library::get().run_by_torch(Place(), bytes_, rotate)) return;
     cpu::rotate(args, run_rows);
+  }
+
+  static uintptr_t distance(const void* q, const void* k) {
+    return reinterpret_cast<uintptr_t>(k) - reinterpret_cast<uintptr_t>(q);
   }
 
   static py::object pair(py::handle q, py::handle k) {

@@ -359,3 +359,16 @@ def test_frequencies_of_each_head_are_left_to_ordinary_calls():
     inv_freq = np.ones((3, 8))
     bound = backend.native.bind_rotary_qk(q, k, inv_freq, "bhsd", "half", 0, 1.0, False, True)
     assert bound is NotImplemented
+
+
+@native
+def test_slices_of_a_packed_projection_stay_bound():
+    """Those that lie as far apart; others may have elements in common, as the last ones do."""
+    inv_freq = pn.rotary.rotary_frequencies(16, 10000.0)[0]
+    first, packed = heads((5, 7, 16))[0], heads((5, 7, 16))[1]
+    options = (inv_freq, "thd", "half", 0, 1.0, False, True)
+    bound = backend.native.bind_rotary_qk(first[:, :4], first[:, 4:6], *options)
+    expected = pn.Rotary(16)(packed[:, :4], packed[:, 4:6], np.arange(5), layout="thd")
+    assert same(bound(packed[:, :4], packed[:, 4:6], np.arange(5)), expected)
+    assert bound(packed[:, :4], packed[:, 5:], np.arange(5)) is NotImplemented
+    assert bound(packed[:, :4], packed[:, 3:5], np.arange(5)) is NotImplemented
