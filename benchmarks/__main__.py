@@ -18,6 +18,7 @@ from benchmarks.cases import (
     blocks,
     decode,
     functions,
+    packed,
     patched,
     qkv,
     relative,
@@ -89,8 +90,8 @@ def main(
     part_of_it = filter or quick or not compile or exhaustive or rounds or (*threads,) != (1, 2)
     rounds = rounds or (3 if quick else 31)
     files = (
-        rotary, sinusoidal, decode, patched, functions, blocks, qkv, rotary_variants, selective,
-        relative,
+        rotary, sinusoidal, decode, patched, functions, blocks, qkv, packed, rotary_variants,
+        selective, relative,
     )  # fmt: skip
     chosen = [
         (number, name, build)

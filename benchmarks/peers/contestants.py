@@ -129,9 +129,9 @@ class Table:
 # ------------------------------------------------------------------------------------------- rows
 
 
-def many(options: Options, rows: Sequence[Row]) -> list[Row]:
+def many(options: Options, rows: Sequence[Row], calls: int = 200) -> list[Row]:
     """Rows of which a sample is many calls."""
-    calls = options.size(200, 5)
+    calls = options.size(calls, min(calls, 5))
     return [
         dataclasses.replace(row, calls=calls) if isinstance(row, Contestant) else row
         for row in rows
