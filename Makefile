@@ -13,7 +13,7 @@ SHELL_SCRIPTS := .ci/run scripts/aarch64.sh scripts/free_threaded.sh scripts/fuz
 	scripts/gpu_kit.sh scripts/release_libraries.sh scripts/sanitize.sh scripts/setup.sh scripts/wheels.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all asan tsan mutants fuzz own-tests engines fuzz-core free-threaded check check-ruff check-mypy \
+.PHONY: help demo test test-all asan tsan mutants fuzz own-tests engines engine-kernels fuzz-core free-threaded check check-ruff check-mypy \
 	check-clang-format check-shellcheck check-workflows check-prose lint-tools actionlint audit format docs \
 	docs-links pages bench growth instructions gpu gpu-kit gpu-resources aarch64 wheels release setup clean distclean
 
@@ -130,6 +130,10 @@ ENGINE ?= all
 engines:  ## run other engines, ENGINE=vllm or all, and renew the records that tests compare explain with
 	@$(SETUP) test oracles package
 	@$(BIN)/python tests/engines_at_hand $(ENGINE) $(ARGS)
+
+engine-kernels:  ## test transformers' own hook with the package kernels, in a pair of versions that fit
+	@$(SETUP) test oracles package
+	@scripts/engine_kernels.sh $(ARGS)
 
 actionlint:  ## check the workflows' expressions, inputs and shell; needs a network
 	@$(SETUP) workflows

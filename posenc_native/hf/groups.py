@@ -15,6 +15,7 @@ from .signatures import (
     is_compiled,
     makes_tables,
     may_take_tables,
+    own_function,
     takes_positions,
     takes_tables,
 )  # fmt: skip
@@ -61,7 +62,7 @@ def _called_functions(method: types.FunctionType) -> dict[str, Callable[..., Any
         return {}
     functions = {}
     for name in global_names(inner.__code__):
-        function = inner.__globals__.get(name)
+        function = own_function(inner.__globals__.get(name))
         if function is not None and (takes_tables(function) or takes_positions(function)):
             functions[name] = function
     return functions

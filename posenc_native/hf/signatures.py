@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import copy
 import inspect
+import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,8 @@ from .forms import NotServed
 
 __all__ = [
     "RotaryArguments", "constant_name", "cos_and_sin", "forward_arguments", "is_compiled",
-    "is_table", "makes_tables", "may_take_tables", "rotary_arguments", "table_names",
+    "is_table", "makes_tables", "may_take_tables", "own_function", "rotary_arguments",
+    "table_names",
     "takes_positions", "takes_tables", "title_of", "with_marked_frequencies", "with_own_buffers",
 ]  # fmt: skip
 
@@ -47,7 +49,15 @@ def takes_positions(function: Any) -> bool:
 
 def title_of(function: Callable[..., Any]) -> str:
     """The name of a function in errors."""
-    return getattr(function, "__name__", type(function).__name__)
+    layer = getattr(getattr(function, "__self__", None), "kernel_layer_name", None)
+    return str(layer or getattr(function, "__name__", type(function).__name__))
+
+
+def own_function(function: Any) -> Any:
+    """The model's own function, if the package `kernels` has made a module of it."""
+    if isinstance(function, nn.Module) and hasattr(function, "kernel_layer_name"):
+        return types.MethodType(type(function).forward, function)
+    return function
 
 
 def _argument_names(function: Any) -> list[str]:
