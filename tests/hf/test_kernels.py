@@ -16,6 +16,7 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+import torch_cases  # noqa: E402
 from hf_patched import build, tokens  # noqa: E402
 
 from posenc_native import hf  # noqa: E402
@@ -23,6 +24,8 @@ from posenc_native.hf import kernels as hook  # noqa: E402
 from posenc_native.hf import rotation  # noqa: E402
 from posenc_native.hf.kernels import operators  # noqa: E402
 from posenc_native.hf.kernels.functions import index_of  # noqa: E402
+
+device = torch_cases.device
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
@@ -64,22 +67,25 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return seen
 
 
-def inputs(dtype: Any = None, tables: Any = None, equal: bool = True) -> list[Any]:
+def inputs(
+    dtype: Any = None, tables: Any = None, equal: bool = True, device: str = "cpu"
+) -> list[Any]:
     """q, k, cos and sin, with halves of tables that are equal or not."""
     random = torch.Generator().manual_seed(0)
     q, k = (torch.randn(2, 5, h, 8, generator=random).transpose(1, 2) for h in (4, 2))
     cos, sin = torch.randn(2, 1, 5, 8, generator=random)
     if equal:
         cos, sin = (x[..., :4].repeat(1, 1, 2) for x in (cos, sin))
-    return [q.to(dtype), k.to(dtype), cos.to(tables or dtype), sin.to(tables or dtype)]
+    dtypes = (dtype, dtype, tables or dtype, tables or dtype)
+    return [x.to(device, d) for x, d in zip((q, k, cos, sin), dtypes, strict=True)]
 
 
 @pytest.mark.parametrize("tables", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_result_has_the_dtype_of_a_product_and_is_rounded_once(
-    layer: Own, calls: list[Any], dtype: Any, tables: Any
+    layer: Own, calls: list[Any], dtype: Any, tables: Any, device: str
 ) -> None:
-    args = inputs(dtype, tables)
+    args = inputs(dtype, tables, device=device)
     expected = Own()(*(x.double() for x in args))
     for ours, own, exact in zip(layer(*args), Own()(*args), expected, strict=True):
         assert ours.dtype == own.dtype
@@ -90,11 +96,11 @@ def test_result_has_the_dtype_of_a_product_and_is_rounded_once(
 @pytest.mark.usefixtures("nothing_compiled")
 @pytest.mark.parametrize("compiled", [False, True])
 def test_tables_whose_halves_differ_go_to_the_own_function(
-    layer: Own, calls: list[Any], compiled: bool
+    layer: Own, calls: list[Any], compiled: bool, device: str
 ) -> None:
     """HunYuan-VL has such tables for images, and equal halves for text."""
     function = torch.compile(layer, backend="aot_eager", fullgraph=True) if compiled else layer
-    text, image = inputs(), inputs(equal=False)
+    text, image = inputs(device=device), inputs(equal=False, device=device)
     for args in (text, image):
         heads = [x.requires_grad_() for x in args[:2]]
         results = function(*args)
@@ -121,6 +127,17 @@ def test_a_call_that_is_no_rotation_goes_to_the_own_function(layer: Own, calls: 
     args = (q[None], k[None], cos, sin)
     assert torch.equal(batched(*args)[0][0], Own()(q, k, cos, sin)[0])
     assert calls == []
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+def test_a_capture_cannot_compare_halves(layer: Own, calls: list[Any]) -> None:
+    args = inputs(device="cuda")
+    layer(*args)
+    fresh = [x.clone() for x in args]
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        layer(*args)
+        layer(*fresh)
+    assert len(calls) == 2
 
 
 def test_operators(layer: Own) -> None:
