@@ -57,8 +57,9 @@ def _probed(module: nn.Module, width: int) -> int:
     pairs = rotation.keeps_pairs and rotation.order == (*range(angles),)
     if not pairs or (doubled and rotation.pairing != "half"):
         return -1
-    FUNCTIONS.append(Function(own, rotation, angles, doubled))
-    return len(FUNCTIONS) - 1
+    function = Function(own, rotation, angles, doubled)
+    FUNCTIONS.append(function)  # other threads may append too: the last is not always this one
+    return next(i for i, known in enumerate(FUNCTIONS) if known is function)
 
 
 def _each_in_its_column(mixed: tuple[tuple[int, ...], ...]) -> bool:
