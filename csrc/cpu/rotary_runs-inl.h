@@ -5,7 +5,8 @@
 //   head 0  t0 t1 t2 t3 ...  ─►                  token 0  h0 h1 h2 ... ─►  token 1  h0 h1 h2 ... ─►
 //   head 1  t0 t1 t2 t3 ...  ─►  side by side:
 //   head 2  t0 t1 t2 t3 ...  ─►  they share the  one run through memory, as long as there are no
-//   head 3  t0 t1 t2 t3 ...  ─►  loads of angles gaps; with gaps (fused qkv) tokens side by side
+//   head 3  t0 t1 t2 t3 ...  ─►  loads of angles gaps; with gaps (fused qkv) tokens side by side,
+//                                                in place heads
 
 #pragma once
 
@@ -16,6 +17,7 @@
 
 #include "core/rotary.h"
 #include "cpu/elements-inl.h"
+#include "cpu/kernels.h"
 #include "cpu/lines-inl.h"
 #include "cpu/numbers-inl.h"
 #include "cpu/rotary_angles-inl.h"
@@ -45,6 +47,10 @@ constexpr int64_t kPageBytes = 4096;
 // a hash of the address (AMD: bits 12 to 27), whatever their ways: side by side they evict each
 // other.
 constexpr int64_t kCollide = int64_t{1} << 27;
+
+// The last-level cache in multiples of non_temporal_bytes(), and of that a part that is in a cache
+// which needs no requests: it has just been written.
+constexpr int64_t kLastLevel = 4, kNear = 4;
 
 // Buffers of LineWriters: of all rows that are written side by side.
 constexpr int64_t kLineBuffer = 16384;
@@ -84,8 +90,16 @@ class RotaryRuns {
     per_token_ = static_cast<int64_t>(angles.numbers());
     const bool contiguous = tensor.in_strides.dim == 1 && tensor.out_strides.dim == 1;
     const bool in_place = tensor.in == tensor.out;
-    // Runs go along memory.
-    along_tokens_ = std::abs(tensor.in_strides.token) < std::abs(tensor.in_strides.head);
+    // Runs go along memory; but where there are gaps between the tokens, as in a packed projection,
+    // in place go the heads of a token side by side, by angles that are read once. Only float32
+    // that no cache holds waits for memory, which serves several tokens side by side faster.
+    const HeadStrides& strides = tensor.in_strides;
+    gaps_ = strides.token != tensor.heads * strides.head || strides.head != args.head_dim;
+    along_tokens_ = std::abs(strides.token) < std::abs(strides.head);
+    const int64_t bytes = args.rows() * tensor.heads * args.head_dim * kSize;
+    by_token_ = in_place && gaps_ && !along_tokens_ &&
+                (kSize == 2 || bytes / kLastLevel < non_temporal_bytes());
+    near_ = bytes * kNear < non_temporal_bytes();
     copy_rest_ = copy_rest && !in_place && 2 * args.pairs != args.head_dim;
     if (!contiguous) {
       way_ = Way::kStrided;
@@ -168,25 +182,29 @@ class RotaryRuns {
   template <Way kWay, int kSide>
   HWY_ATTR void rotate_all() const {
     const HeadStrides& strides = tensor_.in_strides;
-    if (along_tokens_) {
-      int64_t head = 0;
-      if (strides.head * kSize % kCollide != 0) {
-        head = along_tokens<kWay, kSide>(head);
-        if constexpr (kSide > kHeads) head = along_tokens<kWay, kHeads>(head);
-      }
-      along_tokens<kWay, 1>(head);
-      return;
+    const bool beside = strides.head * kSize % kCollide != 0;
+    if constexpr (kWay == Way::kInPlace) {
+      if (by_token_ && near_) return heads_beside<kWay, kSide, false>(beside);
     }
-    const bool one_run =
-        strides.token == tensor_.heads * strides.head && strides.head == args_.head_dim;
+    if (along_tokens_ || by_token_) return heads_beside<kWay, kSide, true>(beside);
     int64_t token = 0;
-    if (kSide > 1 && !one_run) token = along_heads<kWay, kSide>(token);
+    if (kSide > 1 && gaps_) token = along_heads<kWay, kSide>(token);
     along_heads<kWay, 1>(token);
+  }
+
+  template <Way kWay, int kSide, bool kAhead>
+  HWY_ATTR void heads_beside(bool beside) const {
+    int64_t head = 0;
+    if (beside) {
+      head = along_tokens<kWay, kSide, kAhead>(head);
+      if constexpr (kSide > kHeads) head = along_tokens<kWay, kHeads, kAhead>(head);
+    }
+    along_tokens<kWay, 1, kAhead>(head);
   }
 
   // The tokens of kCount heads side by side, for as many such groups as there are from a head on.
   // Returns the first head that is left.
-  template <Way kWay, int kCount>
+  template <Way kWay, int kCount, bool kAhead>
   HWY_ATTR int64_t along_tokens(int64_t first) const {
     const HeadStrides& in = tensor_.in_strides;
     const HeadStrides& out = tensor_.out_strides;
@@ -204,7 +222,7 @@ class RotaryRuns {
     look_ahead(run, kCount, last_heads ? run.count * in.token : kCount * in.head);
     Writers<kWay, kCount> writers(by_lines_ ? lines_ : nullptr, row_bytes());
     for (int64_t head = first; head < last; head += kCount) {
-      rotate_run<kWay, kWay != Way::kStrided, AnglesOf::kShared>(run, writers);
+      rotate_run<kWay, kAhead && kWay != Way::kStrided, AnglesOf::kShared>(run, writers);
       run.in += kCount * in.head;
       run.out += kCount * out.head;
     }
@@ -601,7 +619,7 @@ class RotaryRuns {
   int64_t per_token_;  // angles
   char* lines_;
   Way way_;
-  bool along_tokens_, copy_rest_, by_lines_ = false;
+  bool along_tokens_, by_token_, near_, gaps_, copy_rest_, by_lines_ = false;
 };
 
 }  // namespace posenc::cpu::HWY_NAMESPACE

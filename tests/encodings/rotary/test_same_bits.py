@@ -187,3 +187,23 @@ def test_large_rows_with_gaps_and_odd_ends(target, dtype, pairs):
         assert_same_bits(out[-50:], tail)
         assert np.all(unsigned(memory)[:, :32] == 0x55)
         assert np.all(unsigned(memory)[:, 160:] == 0x55)
+
+
+@pairwise(
+    dtype=DTYPES,
+    pairing=["half", "interleaved"],
+    heads=[1, 3, 8, 13],
+    pairs=[20, 32],
+    room=[1 << 30, 1 << 13, 1 << 10],
+)
+def test_slices_of_a_packed_projection(target, dtype, pairing, heads, pairs, room):
+    """In place, as if in a near cache, in a far one, or in none."""
+    x = np.random.default_rng(11).standard_normal((19, heads + 4, 64)).astype(DTYPES[dtype])
+    q, k = x[:, :heads], x[:, heads : heads + 2]
+    options = {"layout": "thd", "pairing": pairing}
+    expected = pn.apply_rotary_qk(q.copy(), k.copy(), None, frequencies(pairs), **options)
+    rest = x[:, heads + 2 :].copy()
+    with written_past_the_cache(room):
+        pn.apply_rotary_qk(q, k, None, frequencies(pairs), inplace=True, **options)
+    for ours, theirs in zip((q, k, x[:, heads + 2 :]), (*expected, rest), strict=True):
+        assert_same_bits(np.ascontiguousarray(ours), theirs)
