@@ -62,6 +62,6 @@ inline constexpr auto run_rows = [](int64_t rows, int64_t bytes, const auto& run
 
 // Work on tensors that reads and writes so much is worth several threads, which are torch's
 // (bindings/runners.h).
-constexpr int64_t kTensorBytes = int64_t{1} << 21;
+constexpr int64_t kTensorBytes = int64_t{1} << 20;
 
 }  // namespace posenc::numpy

@@ -17,15 +17,15 @@
 
 namespace posenc::operators {
 
-// The Runner of cpu/run.h: torch's threads, for work that takes longer than waking them. Below this
-// many bytes, two threads are no faster than one.
+// The Runner of cpu/run.h: torch's threads, for work that takes longer than waking them. Each gets
+// so many bytes; two share what is more than one's. Below that, two threads are no faster than one.
 constexpr int64_t kBytesPerTorchThread = int64_t{1} << 20;
 inline constexpr auto run_rows = [](int64_t rows, int64_t bytes, const auto& run) {
-  if (bytes < 2 * kBytesPerTorchThread) {
+  if (bytes < kBytesPerTorchThread) {
     run(int64_t{0}, rows);
     return;
   }
-  const int64_t ranges = std::min(bytes / kBytesPerTorchThread, rows);
+  const int64_t ranges = std::min(std::max<int64_t>(bytes / kBytesPerTorchThread, 2), rows);
   torch::stable::parallel_for(0, rows, (rows + ranges - 1) / ranges, run);
 };
 
