@@ -22,7 +22,7 @@ FLOORS = (
     ("core",),
     ("engines", "models"),
     ("encodings",),
-    ("nn", "hf", "flex", "checkpoints"),
+    ("nn", "hf", "flex", "vllm", "checkpoints"),
     ("plot", "posenc_native"),  # posenc_native: the public names
     ("cli",),
 )

