@@ -43,6 +43,8 @@ def replace() -> None:
         return
     for theirs in _classes(package):
         name = theirs.__name__
+        if getattr(theirs, "forward_native", None) is custom_op.CustomOp.forward_native:
+            continue  # a base class without a rotation of its own
         present: type = taken.get(name, getattr(package, name, theirs))
         if issubclass(present, ExactRotary):
             continue  # called twice in a process
@@ -73,7 +75,7 @@ def _reason(theirs: type) -> str:
     call: Any = getattr(theirs, "forward_native", None) or theirs.forward  # type: ignore[attr-defined]
     arguments = [*inspect.signature(call).parameters][1:]
     if known is None:
-        return "its rotation is not one of positions alone"
+        return "this library does not know this class"
     ours = [*inspect.signature(ExactRotary.forward).parameters][1:]
     if arguments != ours[: len(arguments)]:
         return f"a call takes ({', '.join(arguments)})"

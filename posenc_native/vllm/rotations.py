@@ -226,7 +226,6 @@ _MROPE = f"mrope_section mrope_interleaved positions_factor {_YARN} attention_fa
 
 # By name; the first names of all constructors are the same.
 KNOWN: Mapping[str, Known] = {
-    "RotaryEmbeddingBase": _known("init_cache", _plain),
     "RotaryEmbedding": _known("init_cache", _plain),
     "LinearScalingRotaryEmbedding": _known("scaling_factors", _linear),
     "NTKScalingRotaryEmbedding": _known("scaling_factor mixed_b", _ntk),

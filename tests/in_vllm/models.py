@@ -1,0 +1,94 @@
+"""Tiny checkpoints with random weights: transformers' configurations of a dozen architectures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+COMMON = {
+    "vocab_size": 256,
+    "hidden_size": 128,
+    "intermediate_size": 192,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": 2048,
+    "tie_word_embeddings": False,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0, "original_max_position_embeddings": 256,
+}  # fmt: skip
+YARN = {
+    "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
+    "original_max_position_embeddings": 512,
+}  # fmt: skip
+LONG = {
+    "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 64,
+    "short_factor": [1.0] * 16, "long_factor": [1.0 + i / 4 for i in range(16)],
+}  # fmt: skip
+DEEPSEEK = {
+    "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "beta_fast": 32, "beta_slow": 1,
+    "original_max_position_embeddings": 512, "mscale": 1.0, "mscale_all_dim": 1.0,
+}  # fmt: skip
+
+# name: (transformers' configuration, its arguments besides COMMON)
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaConfig", {}),
+    "llama 3.1": ("LlamaConfig", {"rope_parameters": LLAMA3}),
+    "yarn": ("LlamaConfig", {"rope_parameters": YARN}),
+    "qwen 2": ("Qwen2Config", {}),
+    "qwen 3": ("Qwen3Config", {}),
+    "gemma 3": (
+        "Gemma3TextConfig",
+        {"sliding_window": 16, "query_pre_attn_scalar": 32,
+         "layer_types": ["sliding_attention", "full_attention"]},
+    ),
+    "phi 3 long rope": ("Phi3Config", {"rope_parameters": LONG}),
+    "deepseek v3": (
+        "DeepseekV3Config",
+        {"q_lora_rank": 32, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128,
+         "v_head_dim": 128, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1,
+         "topk_group": 1, "first_k_dense_replace": 2, "num_key_value_heads": 4,
+         "moe_intermediate_size": 32, "rope_parameters": DEEPSEEK, "head_dim": 64},
+    ),
+    "gpt-j": (
+        "GPTJConfig",
+        {"n_embd": 128, "n_head": 4, "n_layer": 2, "rotary_dim": 16, "n_positions": 2048,
+         "n_inner": 192},
+    ),
+    "glm": ("GlmConfig", {"partial_rotary_factor": 0.5}),
+    "qwen 2 vl": ("Qwen2VLConfig", {}),
+}  # fmt: skip
+
+
+def made(name: str, folder: Path, **changes: Any) -> Path:
+    """The folder of a checkpoint, written if it is not there."""
+    path = folder / name.replace(" ", "_")
+    if (path / "config.json").exists():
+        return path
+    kind, options = MODELS[name]
+    options = {**COMMON, **options, **changes}
+    if kind == "GPTJConfig":
+        options = {k: v for k, v in options.items() if k not in COMMON or k == "vocab_size"}
+        options |= {"bos_token_id": 1, "eos_token_id": 2}
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(getattr(transformers, kind)(**options))
+    for parameter in model.parameters():  # attention that is far from uniform
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=0.12)
+    model.save_pretrained(path)
+    return path
+
+
+def written(path: Path) -> dict[str, Any]:
+    """The configuration of a checkpoint."""
+    return json.loads((path / "config.json").read_text())
