@@ -15,13 +15,8 @@ CLASSES = {
 }
 
 
-@pytest.fixture(scope="session")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("checkpoints")
-
-
 @pytest.mark.parametrize("name", MODELS)
-def test_a_model_in_float32(folder, name):
+def test_a_model_in_float32(folder, name, record_property):
     """Tokens as without the plugin; log-probabilities as in float64."""
     model = made(name, folder)
     ours, theirs = (served(model, plugin, dtype="float32") for plugin in (True, False))
@@ -34,16 +29,16 @@ def test_a_model_in_float32(folder, name):
     assert f"posenc_native: exact angles and no table in a layer {kind}" in ours["log"]
     found = errors(model, PROMPTS, ours["runs"][0])
     before = errors(model, PROMPTS, theirs["runs"][0])
-    print(f"\n{name}: float32: with {max(found):.1e}, without {max(before):.1e}")
+    record_property("errors", f"with the plugin {max(found):.1e}, without {max(before):.1e}")
     assert [x["tokens"] for x in ours["runs"][0]] == [x["tokens"] for x in theirs["runs"][0]]
     assert max(found) < 2e-4
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_model_in_bfloat16(folder, name):
+def test_a_model_in_bfloat16(folder, name, record_property):
     model = made(name, folder)
     ours, theirs = (served(model, plugin, dtype="bfloat16") for plugin in (True, False))
     found = errors(model, PROMPTS, ours["runs"][0])
     before = errors(model, PROMPTS, theirs["runs"][0])
-    print(f"\n{name}: bfloat16: with {max(found):.1e}, without {max(before):.1e}")
+    record_property("errors", f"with the plugin {max(found):.1e}, without {max(before):.1e}")
     assert max(found) < 2 * max(before)

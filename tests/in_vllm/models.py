@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import transformers
+from safetensors.torch import save_file
 
 COMMON = {
     "vocab_size": 256,
@@ -65,8 +66,11 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         {"n_embd": 128, "n_head": 4, "n_layer": 2, "rotary_dim": 16, "n_positions": 2048,
          "n_inner": 192},
     ),
-    "glm": ("GlmConfig", {"partial_rotary_factor": 0.5}),
+    # The first GLM is no model of vLLM: vLLM runs it by transformers, which rotates.
+    "glm 4": ("Glm4Config", {"partial_rotary_factor": 0.5}),
     "qwen 2 vl": ("Qwen2VLConfig", {}),
+    # Its last token sees 64 others, however many there are.
+    "mistral": ("MistralConfig", {"sliding_window": 32, "max_position_embeddings": 2**21}),
 }  # fmt: skip
 
 
@@ -80,8 +84,16 @@ def made(name: str, folder: Path, **changes: Any) -> Path:
     if kind == "GPTJConfig":
         options = {k: v for k, v in options.items() if k not in COMMON or k == "vocab_size"}
         options |= {"bos_token_id": 1, "eos_token_id": 2}
+    make: Any = transformers.AutoModelForCausalLM.from_config
+    if kind == "Qwen2VLConfig":
+        make = transformers.Qwen2VLForConditionalGeneration
+        rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 6, 6]}
+        vision = {"depth": 1, "embed_dim": 32, "hidden_size": 128, "num_heads": 2, "mlp_ratio": 2}
+        options = {"text_config": {**options, "rope_parameters": rope}, "vision_config": vision,
+                   "image_token_id": 250, "video_token_id": 251,
+                   "vision_start_token_id": 252, "vision_end_token_id": 253}  # fmt: skip
     torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(getattr(transformers, kind)(**options))
+    model = make(getattr(transformers, kind)(**options))
     for parameter in model.parameters():  # attention that is far from uniform
         if parameter.ndim > 1:
             torch.nn.init.normal_(parameter, std=0.12)
@@ -89,6 +101,22 @@ def made(name: str, folder: Path, **changes: Any) -> Path:
     return path
 
 
-def written(path: Path) -> dict[str, Any]:
-    """The configuration of a checkpoint."""
-    return json.loads((path / "config.json").read_text())
+def adapted(model: Path) -> Path:
+    """A folder with a LoRA adapter of the queries and keys of a Llama."""
+    folder = model.with_name(f"{model.name}_adapter")
+    folder.mkdir(exist_ok=True)
+    described = {
+        "peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["q_proj", "k_proj"],
+        "base_model_name_or_path": str(model), "task_type": "CAUSAL_LM", "bias": "none",
+    }  # fmt: skip
+    (folder / "adapter_config.json").write_text(json.dumps(described))
+    generator = torch.Generator().manual_seed(1)
+    weights = {}
+    for layer in range(COMMON["num_hidden_layers"]):
+        for name, heads in (("q_proj", 4), ("k_proj", 2)):
+            at = f"base_model.model.model.layers.{layer}.self_attn.{name}"
+            for part, shape in (("A", (8, 128)), ("B", (32 * heads, 8))):
+                values = torch.randn(shape, generator=generator) * 0.1
+                weights[f"{at}.lora_{part}.weight"] = values
+    save_file(weights, folder / "adapter_model.safetensors")
+    return folder

@@ -1,4 +1,4 @@
-"""Run vLLM in a process of its own, and transformers with exact angles as what it is compared to."""
+"""Run vLLM in a process of its own; transformers with exact angles, to compare with."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def served(
     )
     if done.returncode:
         raise RuntimeError(done.stderr[-4000:] + done.stdout[-4000:])
-    said = json.loads(done.stdout.splitlines()[-1])
+    said = json.loads(next(x for x in done.stdout.splitlines() if x.startswith('{"runs"')))
     said["log"] = done.stderr + done.stdout
     return said
 
@@ -48,13 +48,15 @@ def exact_logprobs(
     Args:
         first: the position of the first token.
     """
-    network = transformers.AutoModelForCausalLM.from_pretrained(
-        model, dtype=dtype, attn_implementation="eager"
-    ).eval()
+    config = transformers.AutoConfig.from_pretrained(model)
+    kind = transformers.AutoModelForCausalLM
+    if type(config) not in kind._model_mapping:
+        kind = transformers.AutoModelForImageTextToText
+    network = kind.from_pretrained(model, dtype=dtype, attn_implementation="eager").eval()
     posenc_native.hf.patch(network)
     ids = torch.tensor([tokens])
+    places = torch.arange(first, first + len(tokens))[None]
     with torch.no_grad():
-        places = torch.arange(first, first + len(tokens))[None]
         logits = network(ids, position_ids=places, use_cache=False).logits[0]
     return logits.double().log_softmax(-1)
 
