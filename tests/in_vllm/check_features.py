@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from models import adapted, made
+from models import NEEDED, adapted, made
 from running import errors, served
 
 PROMPTS = [[i * i % 251 for i in range(90)], [3, 5, 8, 13] * 12]
@@ -81,7 +81,8 @@ def test_lora(model, plain):
 def test_a_compiled_model(folder, name):
     """vLLM's default on a CPU: one graph by torch.compile, with Inductor."""
     model = made(name, folder)
-    said = served(model, prompts=PROMPTS, dtype="float32", enforce_eager=False)
+    options = {"dtype": "float32", "enforce_eager": False, **NEEDED.get(name, {})}
+    said = served(model, prompts=PROMPTS, **options)
     assert said["tables"] == []
     assert max(errors(model, PROMPTS, said["runs"][0])) < FLOAT32
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from models import MODELS, made
+from models import MODELS, NEEDED, made
 from running import PROMPTS, errors, served
 
 CLASSES = {
@@ -19,7 +19,8 @@ CLASSES = {
 def test_a_model_in_float32(folder, name, record_property):
     """Tokens as without the plugin; log-probabilities as in float64."""
     model = made(name, folder)
-    ours, theirs = (served(model, plugin, dtype="float32") for plugin in (True, False))
+    options = {"dtype": "float32", **NEEDED.get(name, {})}
+    ours, theirs = (served(model, plugin, **options) for plugin in (True, False))
     kind = CLASSES.get(name, "RotaryEmbedding")
     assert ours["classes"] == [f"Exact{kind}"]
     assert ours["calls"][f"Exact{kind}"] > 0
@@ -37,7 +38,8 @@ def test_a_model_in_float32(folder, name, record_property):
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_in_bfloat16(folder, name, record_property):
     model = made(name, folder)
-    ours, theirs = (served(model, plugin, dtype="bfloat16") for plugin in (True, False))
+    options = {"dtype": "bfloat16", **NEEDED.get(name, {})}
+    ours, theirs = (served(model, plugin, **options) for plugin in (True, False))
     found = errors(model, PROMPTS, ours["runs"][0])
     before = errors(model, PROMPTS, theirs["runs"][0])
     record_property("errors", f"with the plugin {max(found):.1e}, without {max(before):.1e}")

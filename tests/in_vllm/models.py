@@ -73,6 +73,9 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("MistralConfig", {"sliding_window": 32, "max_position_embeddings": 2**21}),
 }  # fmt: skip
 
+# Options of vLLM for a model.
+NEEDED: dict[str, dict[str, Any]] = {"qwen 2 vl": {"limit_mm_per_prompt": {"image": 0, "video": 0}}}
+
 
 def made(name: str, folder: Path, **changes: Any) -> Path:
     """The folder of a checkpoint, written if it is not there."""
