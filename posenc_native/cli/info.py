@@ -23,8 +23,9 @@ def info(json: bool = False, check: bool = False) -> int:
 
     Prints the version, the SIMD targets that were compiled and the one in use,
     threads, torch operators, CUDA kernels, which optional packages are installed,
-    and whether vLLM uses the plugin. Begin a bug report with this output. Importing torch takes seconds,
-    so entries that need torch are filled in only with --check.
+    and whether vLLM uses the plugin. Begin a bug report with this output.
+    Importing torch takes seconds, so entries that need torch are filled in only
+    with --check.
 
     Args:
         json: print one JSON object, for programs: numbers are numbers, lists are lists

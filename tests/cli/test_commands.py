@@ -47,6 +47,7 @@ def test_version_and_info(capsys: pytest.CaptureFixture[str]) -> None:
 def test_info_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     entries = json.loads(output_of("info --json", capsys))
     assert "--check" in entries.pop("not tried")
+    assert entries.pop("plugin for vLLM").startswith(("active", "off: "))
     assert entries == configuration.configuration(ask_torch=False)
 
 
