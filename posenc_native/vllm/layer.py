@@ -1,4 +1,4 @@
-"""What replaces vLLM's rotary layers: a mixin in front of vLLM's class.
+"""Rotary layers in place of vLLM's: a mixin in front of vLLM's class.
 
 vLLM's constructor runs first, but makes no table; then the frequencies are made in float64. A call
 rotates query and key with one call of a `Rotary`: the fast path of small calls, an operator in a
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from posenc_native.core.calls.constants import constant
+from posenc_native.engines.torch.door import is_dynamo_compiling
 
 from .rotations import Known
 
@@ -47,7 +48,7 @@ class ExactRotary:
 
     Attributes:
         theirs: the class of vLLM that it replaces.
-        known: what this library knows of that class.
+        known: the arguments of that class and the rotations that they make.
         reason: the reason why all layers of this class stay vLLM's; "" if there is none.
     """
 
@@ -89,7 +90,7 @@ class ExactRotary:
         offsets: Tensor | None = None,
         inverse: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Rotate query and key, in place if vLLM's class does it.
+        """Rotate query and key, in place if vLLM's class does it, and not in a graph.
 
         Args:
             positions: ``[tokens]``, or ``[axes, tokens]`` if the layer has axes.
@@ -108,7 +109,11 @@ class ExactRotary:
         tokens = positions.shape[-1]
         q = self._heads(query, tokens)
         k: Any = None if key is None else self._heads(key, tokens)
-        if self.known.overwrites:
+        # In a graph the results are new tensors. vLLM's Inductor would copy the packed query, key
+        # and value once for each tensor that an operator unknown to it overwrites.
+        is_whole = self.known.part is None or (q is query and k is key)
+        is_new = is_dynamo_compiling() and is_whole
+        if self.known.overwrites and not is_new:
             rotary(q, k, positions, inplace=True, inverse=inverse)
             return query, key
         q, k = rotary(q, k, positions, inverse=inverse)

@@ -69,6 +69,7 @@ NOT_RUN = {
     "apt-get": "installs system packages",
     "make": "sets up the repository; continuous integration runs the targets",
     "pip": "installs packages",
+    "vllm": "is another program; make engine-vllm runs it",
 }
 LANGUAGES = {"python", "console", "json", "yaml", "text", "diff"}
 # Directives that hold no code.

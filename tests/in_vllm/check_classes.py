@@ -192,6 +192,7 @@ def test_a_compiled_layer_has_the_same_bits(ours, name):
         got = torch.compile(layer, fullgraph=True, backend="eager")(positions, q, k)
     for x, y in zip(got, wanted, strict=True):
         assert torch.equal(x, y)
+    assert got[0].untyped_storage().data_ptr() != q.untyped_storage().data_ptr()
 
 
 def test_a_key_may_be_none(ours):
