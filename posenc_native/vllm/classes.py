@@ -82,5 +82,5 @@ def _reason(theirs: type) -> str:
     names = {*arguments_of(theirs).parameters} - {"self"}
     if names != known.arguments:
         changed = ", ".join(sorted(names ^ known.arguments))
-        return f"this version of vLLM has other arguments: {changed}"
+        return f"other arguments in this version: {changed}"
     return ""

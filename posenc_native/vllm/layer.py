@@ -68,7 +68,7 @@ class ExactRotary:
             except (ValueError, TypeError) as error:
                 reason = str(error)
         if reason:
-            log.warning("posenc_native: a layer stays vLLM's own %s: %s", name, reason)
+            log.warning("posenc_native: vLLM's own %s stays: %s", name, reason)
             layer.__class__ = self.theirs
             layer.__init__(*args, **kwargs)
             return

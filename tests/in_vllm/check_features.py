@@ -113,8 +113,8 @@ def test_far_positions(folder, position, tokens, record_property):
         run = said["runs"][0]
         seen = prompt[-96:]
         found[plugin] = errors(model, [seen], run, first=position - len(seen))[0]
-    text = f"with the plugin {found[True]:.1e}, without {found[False]:.1e}"
-    record_property("errors", f"position {position}: {text}")
+    text = f"{found[True]:.1e} with the plugin, {found[False]:.1e} without"
+    record_property("errors", text)
     assert found[True] < FLOAT32
     assert found[True] < found[False] / 3
 

