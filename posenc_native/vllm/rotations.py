@@ -1,7 +1,7 @@
 """The rotation of one of vLLM's rotary layers, from the arguments of its constructor.
 
-Frequencies are this library's, in float64. vLLM's own are float32, with an error of 1e-7 of the
-angle: 0.1 radians at position 1,000,000.
+Frequencies are vLLM's, in float32: checkpoints were trained with these bits, and transformers, also
+as `posenc_native.hf.patch` leaves it, has the same. So a trainer and a server rotate alike.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from posenc_native.core.frequencies.scaling import rotary_frequencies
 from posenc_native.encodings.rotary.rotary import Rotary
 
 __all__ = ["KNOWN", "Known", "Rotations"]
@@ -51,12 +50,22 @@ class Known(NamedTuple):
     part: Literal["first", "last"] | None = None
 
 
-def _rotary(a: Arguments, **options: Any) -> Rotary:
+def _rotary(
+    a: Arguments, layer: Any, argument: Any, *, scale: float = 1.0, share: float = 1.0, **axes: Any
+) -> Rotary:
+    """The rotation with the frequencies that vLLM's class computes from its argument, times share.
+
+    scale: of cosines and sines.
+    """
+    import torch
+
+    if a["rotary_dim"] % 2:
+        raise ValueError(f"rotary_dim: expected an even number, got {a['rotary_dim']}")
+    with torch.device("cpu"):  # as transformers; vLLM's default is the model's device
+        inv_freq = (layer._compute_inv_freq(argument).float() * share).numpy()
     pairing: Any = "half" if a["is_neox_style"] else "interleaved"
-    values = {"base": float(a["base"]), "rotary_dim": a["rotary_dim"]}
-    if "inv_freq" in options:
-        values = {}
-    return Rotary(a["head_size"], **values, pairing=pairing, layout="thd", **options)
+    values = {"inv_freq": inv_freq, "scale": scale, "pairing": pairing, "layout": "thd"}
+    return Rotary(a["head_size"], **values, **axes)
 
 
 def _one(rotary: Rotary, rows: float) -> Rotations:
@@ -64,7 +73,8 @@ def _one(rotary: Rotary, rows: float) -> Rotations:
 
 
 def _plain(a: Arguments, layer: Any) -> Rotations:
-    return _one(_rotary(a), a["max_position_embeddings"])
+    """The frequencies depend on the base, and on what the constructor has kept."""
+    return _one(_rotary(a, layer, layer.base), a["max_position_embeddings"])
 
 
 def _linear(a: Arguments, layer: Any) -> Rotations:
@@ -75,113 +85,55 @@ def _linear(a: Arguments, layer: Any) -> Rotations:
         factors = factors[0]
     factor = float(factors)
     layer._scaling_factor_to_offset = {factor: 0}  # its own table would set it
-    rotary = _rotary(a, scaling={"rope_type": "linear", "factor": factor})
+    rotary = _rotary(a, layer, layer.base, share=1 / factor)
     return _one(rotary, a["max_position_embeddings"] * factor)
 
 
-def _ntk(a: Arguments, layer: Any) -> Rotations:
-    scaling = {"rope_type": "ntk", "factor": a["scaling_factor"], "mixed_b": a["mixed_b"]}
-    return _one(_rotary(a, scaling=scaling), a["max_position_embeddings"])
-
-
-def _alpha(a: Arguments, alpha: float) -> Rotations:
-    scaling = {"rope_type": "ntk_alpha", "alpha": alpha}
-    return _one(_rotary(a, scaling=scaling), a["max_position_embeddings"])
+def _alpha(a: Arguments, layer: Any, alpha: float) -> Rotations:
+    dims = layer.rotary_dim
+    base = layer.base * alpha ** (dims / (dims - 2))
+    return _one(_rotary(a, layer, base), a["max_position_embeddings"])
 
 
 def _dynamic_alpha(a: Arguments, layer: Any) -> Rotations:
-    return _alpha(a, a["scaling_alpha"])
+    return _alpha(a, layer, a["scaling_alpha"])
 
 
 def _dynamic(a: Arguments, layer: Any) -> Rotations:
     """Not dynamic in vLLM: the frequencies of the longest sequence that it serves."""
     factor, length = a["scaling_factor"], a["max_position_embeddings"]
-    return _alpha(a, factor * length / a["max_trained_positions"] - (factor - 1))
-
-
-def _yarn_scaling(a: Arguments) -> dict[str, Any]:
-    names = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor")
-    return {
-        "rope_type": "yarn",
-        "factor": a["scaling_factor"],
-        "original_max_position_embeddings": a["max_position_embeddings"],
-        "truncate": bool(a["truncate"]),
-        **{name: a[name] for name in names},
-    }
+    return _alpha(a, layer, factor * length / a["max_trained_positions"] - (factor - 1))
 
 
 def _yarn(a: Arguments, layer: Any) -> Rotations:
-    rotary = _rotary(a, scaling=_yarn_scaling(a))
-    return _one(rotary, a["max_position_embeddings"] * a["scaling_factor"])
-
-
-def _deepseek(a: Arguments, layer: Any) -> Rotations:
-    """YaRN; mscale counts where mscale_all_dim is 0 too. Heads are only the rotated dims."""
-    factor = a["scaling_factor"]
-
-    def magnitude(weight: float) -> float:
-        return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
-
-    scaling = {
-        "rope_type": "yarn",
-        "factor": factor,
-        "original_max_position_embeddings": a["max_position_embeddings"],
-        "beta_fast": a["beta_fast"],
-        "beta_slow": a["beta_slow"],
-        "attention_factor": magnitude(a["mscale"]) / magnitude(a["mscale_all_dim"]),
-    }
-    rotary = _rotary({**a, "head_size": a["rotary_dim"]}, scaling=scaling)
+    factor = layer.scaling_factor
+    rotary = _rotary(a, layer, factor, scale=layer.mscale)
     return _one(rotary, a["max_position_embeddings"] * factor)
 
 
-def _llama3(a: Arguments, layer: Any) -> Rotations:
-    scaling = {
-        "rope_type": "llama3",
-        "factor": a["scaling_factor"],
-        "low_freq_factor": a["low_freq_factor"],
-        "high_freq_factor": a["high_freq_factor"],
-        "original_max_position_embeddings": a["orig_max_position"],
-    }
-    return _one(_rotary(a, scaling=scaling), a["max_position_embeddings"])
+def _deepseek(a: Arguments, layer: Any) -> Rotations:
+    """YaRN. Heads are only the rotated dims."""
+    return _yarn({**a, "head_size": a["rotary_dim"]}, layer)
 
 
 def _longrope(a: Arguments, layer: Any) -> Rotations:
     """vLLM chooses the long or the short factors by max_model_len, once for all sequences."""
-    trained = a["original_max_position_embeddings"]
-    short, long = (
-        _rotary(
-            a,
-            scaling={
-                "rope_type": "longrope",
-                "short_factor": a["short_factor"],
-                "long_factor": a["long_factor"],
-                "original_max_position_embeddings": trained,
-                "attention_factor": magnitude,
-                "seq_len": trained + is_long,
-            },
-        )
-        for is_long, magnitude in enumerate((layer.short_mscale, layer.long_mscale))
-    )
-    rows = ((short, trained), (long, a["max_position_embeddings"]))
+    short = _rotary(a, layer, a["short_factor"], scale=layer.short_mscale)
+    long = _rotary(a, layer, a["long_factor"], scale=layer.long_mscale)
+    rows = ((short, a["original_max_position_embeddings"]), (long, a["max_position_embeddings"]))
     return Rotations(long if layer.use_long_rope else short, None, rows)
-
-
-def _proportional(a: Arguments, layer: Any) -> Rotations:
-    """Gemma 4: the frequencies of the whole head, those after the rotated share 0."""
-    inv_freq = rotary_frequencies(a["head_size"], float(a["base"]))[0].copy()
-    inv_freq[a["rotary_dim"] // 2 :] = 0.0
-    return _one(_rotary(a, inv_freq=inv_freq), a["max_position_embeddings"])
 
 
 def _with_axes(a: Arguments, layer: Any, axis_map: Any) -> Rotations:
     """Positions of several axes; vLLM's own constructor has enlarged the table's length."""
-    scaling, rows = None, layer.max_position_embeddings
+    rows, argument, scale = layer.max_position_embeddings, layer.base, 1.0
     if a.get("scaling_factor") is not None:
-        # As in vLLM, the enlarged length decides which pairs YaRN slows.
-        scaling = _yarn_scaling({**a, "max_position_embeddings": rows})
-        rows *= a["scaling_factor"]
-    rotary = _rotary(a, scaling=scaling)
-    by_axis = None if axis_map is None else _rotary(a, scaling=scaling, axis_map=axis_map)
+        argument, scale = layer.scaling_factor, layer.mscale
+        rows *= argument
+    rotary = _rotary(a, layer, argument, scale=scale)
+    by_axis = None
+    if axis_map is not None:
+        by_axis = _rotary(a, layer, argument, scale=scale, axis_map=axis_map)
     return Rotations(rotary, by_axis, ((rotary, math.ceil(rows)),))
 
 
@@ -228,19 +180,19 @@ _MROPE = f"mrope_section mrope_interleaved positions_factor {_YARN} attention_fa
 KNOWN: Mapping[str, Known] = {
     "RotaryEmbedding": _known("init_cache", _plain),
     "LinearScalingRotaryEmbedding": _known("scaling_factors", _linear),
-    "NTKScalingRotaryEmbedding": _known("scaling_factor mixed_b", _ntk),
+    "NTKScalingRotaryEmbedding": _known("scaling_factor mixed_b", _plain),
     "DynamicNTKAlphaRotaryEmbedding": _known("scaling_alpha", _dynamic_alpha),
     "DynamicNTKScalingRotaryEmbedding": _known("scaling_factor max_trained_positions", _dynamic),
     "YaRNScalingRotaryEmbedding": _known(f"{_YARN} attention_factor truncate", _yarn),
     "Llama3RotaryEmbedding": _known(
-        "scaling_factor low_freq_factor high_freq_factor orig_max_position", _llama3
+        "scaling_factor low_freq_factor high_freq_factor orig_max_position", _plain
     ),
     "Phi3LongRoPEScaledRotaryEmbedding": _known(
         "original_max_position_embeddings short_factor long_factor short_mscale long_mscale",
         _longrope,
         False,
     ),
-    "Gemma4RotaryEmbedding": _known("", _proportional),
+    "Gemma4RotaryEmbedding": _known("", _plain),
     "DeepseekScalingRotaryEmbedding": _known(f"{_YARN} init_cache", _deepseek, True, "first"),
     "DeepseekV4ScalingRotaryEmbedding": _known(f"{_YARN} init_cache", _deepseek, True, "last"),
     "MRotaryEmbedding": _known(_MROPE, _mrope),

@@ -274,3 +274,16 @@ def test_far_positions_are_exact(ours):
     ours["default"](torch.tensor([position]), q)
     # The frequency of the first pair is 1. Angles are off by at most 2^30 * 2 pi * 2^-65.
     assert abs(q[0, 0].item() - (math.cos(position) - math.sin(position))) < 2**-31
+
+
+@pytest.mark.parametrize("name", ["linear", "yarn", "llama3", "longrope, long", "longrope, short"])
+def test_frequencies_are_those_of_transformers(ours, name):
+    """Bit for bit: a trainer with `hf.patch` then rotates to the same bits as the server."""
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    rope = {"rope_theta": 10000.0, **CASES[name][1]["rope"]}
+    config = LlamaConfig(head_dim=64, max_position_embeddings=256, rope_parameters=rope)
+    theirs, _ = ROPE_INIT_FUNCTIONS[rope["rope_type"]](config, torch.device("cpu"), seq_len=256)
+    mine = torch.from_numpy(ours[name]._rotary.inv_freq.copy())
+    assert torch.equal(mine, theirs.double())
