@@ -29,7 +29,6 @@
 
 namespace posenc::cuda {
 
-
 struct NormRotaryPlan : LaunchPlan {
   int tokens = 1;           // of a piece
   int64_t heads = 0;        // of q and k, counted through

@@ -1,5 +1,5 @@
-// Rotary encoding on a GPU: what one thread does. How a launch covers a call: rotary_plan.cuh. Plain
-// C++ as well, which tests run on the host (on_host/).
+// Rotary encoding on a GPU: what one thread does; rotary_plan.cuh has how a launch covers a call.
+// Plain C++ as well, which tests run on the host (on_host/).
 //
 //   block     some tokens (y), some vectors of a head (x), groups of heads (z)
 //

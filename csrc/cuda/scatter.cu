@@ -19,8 +19,7 @@ __global__ void __launch_bounds__(Policy::kThreads, Thread::kBlocks)
     for (int64_t tile = y; tile < parameters.plan.tiles; tile += parameters.plan.pieces_y) {
       const auto list = thread.short_list(tile);
       if (!__syncthreads_or(list != Thread::kShort)) continue;
-      for (int slot = threadIdx.x / kLanes; slot < Policy::kThreads;
-           slot += Thread::kWarps) {
+      for (int slot = threadIdx.x / kLanes; slot < Policy::kThreads; slot += Thread::kWarps) {
         if (thread.list(slot) != Thread::kLong) continue;
         thread.sum_in_warp(slot);
         __syncwarp();

@@ -33,7 +33,6 @@ struct TilePlan : LaunchPlan {
   POSENC_HD int block_rows(int tile_rows) const { return threads_y * tiles * tile_rows; }
 };
 
-
 // Where a thread (x, y, z) of a block is in a piece.
 struct Tile {
   int64_t plane, repetition;

@@ -1,8 +1,8 @@
 """Rotary layers in place of vLLM's: a mixin in front of vLLM's class.
 
-vLLM's constructor runs first, but makes no table; then the frequencies are made in float64. A call
-rotates query and key with one call of a `Rotary`: the fast path of small calls, an operator in a
-compiled graph.
+vLLM's constructor runs first, but makes no table. The frequencies are those that vLLM's class
+computes. A call rotates query and key with one call of a `Rotary`: the fast path of small calls, an
+operator in a compiled graph.
 
 The layers of a step do not share a table. Computing the angles again takes less time than to find
 out whether the positions are still those of this step: vLLM keeps them in one buffer.

@@ -18,8 +18,8 @@
 
 #include "cuda/diagonal_sums.cuh"
 #include "cuda/gather.cuh"
-#include "cuda/rotary_plan.cuh"
 #include "cuda/rotary_gradient.cuh"
+#include "cuda/rotary_plan.cuh"
 #include "cuda/scatter.cuh"
 #include "cuda/shift.cuh"
 #include "cuda/sinusoidal.cuh"
