@@ -65,7 +65,7 @@ class ExactRotary:
             bound.apply_defaults()
             try:
                 rotations = self.known.rotations(bound.arguments, self)
-            except (ValueError, TypeError) as error:
+            except (ValueError, TypeError, AttributeError) as error:
                 reason = str(error)
         if reason:
             log.warning("posenc_native: vLLM's own %s stays: %s", name, reason)

@@ -38,11 +38,14 @@ class RotaryEmbeddingBase(CustomOp):
 class RotaryEmbedding(RotaryEmbeddingBase):
     def __init__(self, {arguments}):
         super().__init__()
-        self.head_size, self.rotary_dim = head_size, rotary_dim
+        self.head_size, self.rotary_dim, self.base = head_size, rotary_dim, base
         self.register_buffer("cos_sin_cache", self._compute_cos_sin_cache(), persistent=False)
     def _compute_cos_sin_cache(self):
         import torch
         return torch.ones(3, 4)
+    def _compute_inv_freq(self, base):
+        import torch
+        return base ** -(torch.arange(0, self.rotary_dim, 2) / self.rotary_dim)
     def forward_native(self, {call}):
         return "vLLM's"
 class NewRotaryEmbedding(RotaryEmbedding):
@@ -124,6 +127,7 @@ def test_a_known_class_is_replaced_and_an_unknown_stays(install, caplog):
         ),
         ({"call": "query key"}, "a call takes (query, key)"),
         ({"rotary_dim": 3}, "rotary_dim"),
+        ({"base": BASE.replace("_compute_inv_freq", "_frequencies")}, "_compute_inv_freq"),
     ],
 )
 def test_a_class_that_has_changed_stays(install, caplog, changes, said):
