@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -35,12 +35,17 @@ def replace() -> None:
         taken: dict[str, type] = custom_op.op_registry_oot
         register_oot = custom_op.CustomOp.register_oot
         supported = platform.is_cpu() or platform.is_cuda()
+        factors: dict[str, Callable[[], Any]] = importlib.import_module(
+            "vllm.envs"
+        ).environment_variables
     except (ImportError, AttributeError) as error:
         log.warning("posenc_native: this version of vLLM has another structure (%s); off", error)
         return
     if not supported:
         log.info("posenc_native: no kernels for this platform of vLLM; off")
         return
+    # vLLM keeps compiled models in files that its variables name, but not its plugins.
+    factors["VLLM_POSENC_NATIVE"] = lambda: True
     for theirs in _classes(package):
         name = theirs.__name__
         if getattr(theirs, "forward_native", None) is custom_op.CustomOp.forward_native:
@@ -62,7 +67,11 @@ def replace() -> None:
 def _classes(package: ModuleType) -> Iterator[type]:
     """The rotary layers in the modules of vLLM's package."""
     for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-        module = importlib.import_module(found.name)
+        try:
+            module = importlib.import_module(found.name)
+        except ImportError as error:  # a module that this platform of vLLM does not use
+            log.debug("posenc_native: %s", error)
+            continue
         for name, kind in inspect.getmembers(module, inspect.isclass):
             here = kind.__module__ == module.__name__
             if here and name.partition("RotaryEmbedding")[1] and issubclass(kind, nn.Module):
@@ -72,14 +81,14 @@ def _classes(package: ModuleType) -> Iterator[type]:
 def _reason(theirs: type) -> str:
     """The reason why a class cannot be replaced; "" if it can."""
     known = KNOWN.get(theirs.__name__)
-    call: Any = getattr(theirs, "forward_native", None) or theirs.forward  # type: ignore[attr-defined]
-    arguments = [*inspect.signature(call).parameters][1:]
     if known is None:
         return "this library does not know this class"
+    call: Any = getattr(theirs, "forward_native", None) or theirs.forward  # type: ignore[attr-defined]
+    arguments = [*inspect.signature(call).parameters][1:]
     ours = [*inspect.signature(ExactRotary.forward).parameters][1:]
     if arguments != ours[: len(arguments)]:
         return f"a call takes ({', '.join(arguments)})"
-    names = {*arguments_of(theirs).parameters} - {"self"}
+    names = {*arguments_of(theirs)}
     if names != known.arguments:
         changed = ", ".join(sorted(names ^ known.arguments))
         return f"other arguments in this version: {changed}"

@@ -30,15 +30,20 @@ log = logging.getLogger("vllm.posenc_native")
 _TABLES = ("cos_sin_cache", "long_short_cos_sin_cache")
 
 
-def arguments_of(theirs: type) -> inspect.Signature:
+def arguments_of(theirs: type) -> tuple[str, ...]:
     """The arguments of a class's constructor; those of its base where it only passes them on."""
+    return tuple(_signature(theirs).parameters)[1:]
+
+
+def _signature(theirs: type) -> inspect.Signature:
+    signature = inspect.Signature()
     for kind in theirs.__mro__:
         if "__init__" in kind.__dict__:
             signature = inspect.signature(kind.__dict__["__init__"])
             kinds = {argument.kind for argument in signature.parameters.values()}
             if inspect.Parameter.VAR_POSITIONAL not in kinds:
-                return signature
-    raise TypeError(f"{theirs.__name__} has no constructor")
+                break
+    return signature
 
 
 class ExactRotary:
@@ -61,7 +66,7 @@ class ExactRotary:
         name, reason = self.theirs.__name__, self.reason
         if not reason:
             super().__init__(*args, **kwargs)
-            bound = arguments_of(self.theirs).bind(self, *args, **kwargs)
+            bound = _signature(self.theirs).bind(self, *args, **kwargs)
             bound.apply_defaults()
             try:
                 rotations = self.known.rotations(bound.arguments, self)

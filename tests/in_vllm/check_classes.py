@@ -12,6 +12,7 @@ import math
 import pytest
 import torch
 import vllm.model_executor.layers.rotary_embedding as package
+from vllm import envs
 from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.model_executor.layers.rotary_embedding import ernie45_vl_rope
 
@@ -265,6 +266,10 @@ def test_every_class_is_replaced_or_has_a_reason(ours):
     ]  # fmt: skip
     replaced = {kind for kind, _ in CASES.values()}
     assert replaced - {*op_registry_oot} == {"Phi3LongRoPEScaledRotaryEmbedding"}
+
+
+def test_compiled_models_in_files_are_not_those_without_the_plugin(ours):
+    assert envs.compile_factors()["VLLM_POSENC_NATIVE"]
 
 
 def test_far_positions_are_exact(ours):

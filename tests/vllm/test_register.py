@@ -67,6 +67,7 @@ def install(tmp_path, monkeypatch):
         base = base.replace("{arguments}", ", ".join(arguments.split()))
         for name, text in {
             "__init__": "",
+            "envs": "environment_variables = {}",
             "platforms": platforms,
             "model_executor/__init__": "",
             "model_executor/custom_op": custom_op,
