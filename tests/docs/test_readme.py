@@ -85,3 +85,18 @@ def test_on_a_gpu_it_says_who_is_ahead(text):
         assert said[0] < ratio < said[1]
     assert "Liger's kernel takes three quarters of our device time" in text
     assert "our call returns in a fifth of its time" in text
+
+
+def test_inside_vllm_it_is_as_recorded(text):
+    """README and docs/howto/serving.md; `make engine-vllm ARGS=--record` renews the figures."""
+    figures = json.loads((ROOT / "tests/in_vllm/figures.json").read_text())["figures"]
+    page = (ROOT / "docs/howto/serving.md").read_text(encoding="utf-8")
+    for name in ("test_far_positions[131072-8]: errors", "test_far_positions[1000000-8]: errors"):
+        ours, theirs = (
+            f"{float(x):.1e}".replace("e-0", "e-")
+            for x in re.findall(r"[\d.]+e-\d+", figures[name])
+        )
+        assert f"| {theirs} | {ours} |" in page
+    assert f"at position 1 million are off by {ours}, not {theirs}" in text
+    ours, theirs = map(int, re.findall(r"\d+", figures["test_memory: peak memory of loading"]))
+    assert f"| {theirs:,} MiB | {ours:,} MiB |" in page
