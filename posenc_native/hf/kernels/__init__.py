@@ -36,16 +36,16 @@ _LAYER = "rotary_pos_emb"
 
 
 def mapping() -> dict[str, dict[str, dict[Any, Any]]]:
-    """A mapping for `kernels.register_kernel_mapping`: the rotation of q and k on CPU and CUDA.
+    """A mapping for ``kernels.register_kernel_mapping``: the rotation of q and k on CPU and CUDA.
 
-    It serves inference and training, also with torch.compile. Nothing is downloaded. `kernelize`
+    It serves inference and training, also with torch.compile. Nothing is downloaded. ``kernelize``
     changes functions of files of transformers: every model of the same files follows.
 
     Returns:
-        The layer "rotary_pos_emb", for each device and each mode of `kernels.Mode`.
+        The layer "rotary_pos_emb", for each device and each mode of ``kernels.Mode``.
 
     Raises:
-        ImportError: `kernels` is not installed, lacks a mode, or has a version that the installed
+        ImportError: ``kernels`` is not installed, lacks a mode, or has a version that the installed
             transformers does not call.
 
     Example:

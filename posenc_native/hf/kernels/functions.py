@@ -80,7 +80,7 @@ def rotated(
             q, k = (x.to(torch.promote_types(x.dtype, cos.dtype)) for x in (q, k))
         if _covers(function.rotation, q, k, cos, sin, dim):
             if torch.compiler.is_compiling():
-                operator: Any = torch.ops.posenc_native.rotary_pos_emb
+                operator: Any = torch.ops.posenc_native_hf.rotary_pos_emb
                 result: tuple[Tensor, ...] = operator(q, k, cos, sin, dim, index)
                 return result
             plain = all(type(x) is Tensor for x in (q, k, cos, sin))

@@ -14,14 +14,14 @@ from torch import Tensor
 from .functions import FUNCTIONS, rotated, tables_of
 
 
-@torch.library.custom_op("posenc_native::rotary_pos_emb", mutates_args=())
+@torch.library.custom_op("posenc_native_hf::rotary_pos_emb", mutates_args=())
 def _operator(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, dim: int, index: int
 ) -> tuple[Tensor, Tensor]:
     return _laid_out((q, k), rotated(FUNCTIONS[index].own.__self__, q, k, cos, sin, dim))
 
 
-@torch.library.custom_op("posenc_native::rotary_pos_emb_backward", mutates_args=())
+@torch.library.custom_op("posenc_native_hf::rotary_pos_emb_backward", mutates_args=())
 def _backward_operator(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, dim: int, index: int
 ) -> tuple[Tensor, Tensor]:
@@ -54,7 +54,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 
 def _backward(ctx: Any, q: Tensor, k: Tensor) -> tuple[Tensor | None, ...]:
-    operator = torch.ops.posenc_native.rotary_pos_emb_backward
+    operator = torch.ops.posenc_native_hf.rotary_pos_emb_backward
     return *operator(q, k, *ctx.saved_tensors, ctx.dim, ctx.index), None, None, None, None
 
 
