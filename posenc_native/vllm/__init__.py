@@ -9,6 +9,7 @@ replaces the classes of ``vllm.model_executor.layers.rotary_embedding``:
     classes     finds vLLM's classes and puts ours in their place, or says why vLLM's stays
     rotations   the `Rotary` of a layer, from the arguments of vLLM's constructor
     layer       what a replaced layer does
+    step        tables that the layers of a long step share
 
 Nothing here imports vLLM or torch before vLLM calls `register`.
 """

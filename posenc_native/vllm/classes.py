@@ -34,6 +34,8 @@ def replace() -> None:
         platform = importlib.import_module("vllm.platforms").current_platform
         taken: dict[str, type] = custom_op.op_registry_oot
         register_oot = custom_op.CustomOp.register_oot
+        contexts = importlib.import_module("vllm.forward_context")
+        _ = contexts.get_forward_context, contexts.is_forward_context_available  # step
         supported = platform.is_cpu() or platform.is_cuda()
         factors: dict[str, Callable[[], Any]] = importlib.import_module(
             "vllm.envs"

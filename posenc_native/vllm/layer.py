@@ -2,11 +2,8 @@
 
 vLLM's constructor runs first, but makes no table. The frequencies are those that vLLM's class
 computes. A call rotates query and key with one call of a `Rotary`: the fast path of small calls, an
-operator in a compiled graph.
-
-The layers of a step do not share a table. It would save a tenth of a call for thousands of tokens
-and a microsecond of one for a few. vLLM keeps positions in one buffer, so that neither its address
-nor the tensor says whether they are still those of the step.
+operator in a compiled graph. The layers of a long step share tables (step), but not in a compiled
+graph: torch.compile does not merge equal operators without gradients.
 """
 
 from __future__ import annotations
@@ -19,9 +16,11 @@ import torch
 from torch import Tensor
 
 from posenc_native.core.calls.constants import constant
+from posenc_native.encodings.rotary.apply import apply_rotary_qk
 from posenc_native.engines.torch.door import is_dynamo_compiling
 
 from .rotations import Known
+from .step import shared_tables
 
 __all__ = ["ExactRotary", "arguments_of"]
 
@@ -118,11 +117,20 @@ class ExactRotary:
         # In a graph the results are new tensors. vLLM's Inductor would copy the packed query, key
         # and value once for each tensor that an operator unknown to it overwrites.
         is_whole = self.known.part is None or (q is query and k is key)
-        is_new = is_dynamo_compiling() and is_whole
-        if self.known.overwrites and not is_new:
-            rotary(q, k, positions, inplace=True, inverse=inverse)
+        is_traced = is_dynamo_compiling()
+        inplace = self.known.overwrites and not (is_traced and is_whole)
+        options: Any = {"inplace": inplace, "inverse": inverse}
+        tables = None
+        if not is_traced:
+            tables = shared_tables(rotary, positions, torch.promote_types(q.dtype, torch.float32))
+        if tables is None:
+            rotated = rotary(q, k, positions, **options)
+        else:
+            options.update(pairing=rotary.pairing, rotary_start=rotary.rotary_start)
+            rotated = apply_rotary_qk(q, k, None, tables, layout=rotary.layout, **options)
+        if inplace:
             return query, key
-        q, k = rotary(q, k, positions, inverse=inverse)
+        q, k = rotated
         return q.reshape(query.shape), k if key is None else k.reshape(key.shape)
 
     def _heads(self, x: Tensor, tokens: int) -> Tensor:

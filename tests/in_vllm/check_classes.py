@@ -12,7 +12,7 @@ import math
 import pytest
 import torch
 import vllm.model_executor.layers.rotary_embedding as package
-from vllm import envs
+from vllm import envs, forward_context
 from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.model_executor.layers.rotary_embedding import ernie45_vl_rope
 
@@ -194,6 +194,30 @@ def test_a_compiled_layer_has_the_same_bits(ours, name):
     for x, y in zip(got, wanted, strict=True):
         assert torch.equal(x, y)
     assert got[0].untyped_storage().data_ptr() != q.untyped_storage().data_ptr()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", CASES)
+def test_layers_of_a_step_share_tables_and_no_other_step_does(ours, name, dtype, monkeypatch):
+    layer, rotary = ours[name], pn.Rotary
+    made, tables = [], rotary.tables
+    monkeypatch.setattr(rotary, "tables", lambda *a, **o: made.append(a) or tables(*a, **o))
+    positions, q, k = _inputs(layer, CASES[name][0] in WITH_AXES, dtype, tokens=200)
+    for shift in (0, 1000):  # vLLM writes the positions of every step to one buffer
+        positions += shift
+        wanted = layer(positions, q.clone(), k.clone())
+        made.clear()
+        with forward_context.override_forward_context(_context()):
+            layers = [layer(positions, q.clone(), k.clone()) for _ in range(3)]
+            few = layer(positions[..., :100], q[:100].clone(), k[:100].clone())
+        assert len(made) == 1
+        for got in layers:
+            assert all(map(torch.equal, got, wanted))
+        assert torch.equal(few[0], wanted[0][:100])
+
+
+def _context():
+    return forward_context.ForwardContext({}, {}, {})
 
 
 def test_a_key_may_be_none(ours):

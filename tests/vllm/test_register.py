@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import types
 from importlib import metadata
 
 import pytest
@@ -12,6 +13,7 @@ from interpreters import output_of
 
 pytest.importorskip("torch", reason="requirements/test.txt has it")
 
+import posenc_native as pn
 from posenc_native import vllm as plugin
 
 ROTARY = "head_size rotary_dim max_position_embeddings base is_neox_style dtype init_cache"
@@ -51,6 +53,13 @@ class RotaryEmbedding(RotaryEmbeddingBase):
 class NewRotaryEmbedding(RotaryEmbedding):
     pass
 """
+CONTEXT = """
+current = None
+def get_forward_context():
+    return current
+def is_forward_context_available():
+    return current is not None
+"""
 
 
 @pytest.fixture
@@ -60,7 +69,7 @@ def install(tmp_path, monkeypatch):
 
     def make(
         arguments=ROTARY, call="positions query key=None", platform="cpu", custom_op=CUSTOM_OP,
-        base=BASE, taken=False, rotary_dim=4,
+        base=BASE, context=CONTEXT, taken=False, rotary_dim=4,
     ):  # fmt: skip
         package = "model_executor/layers/rotary_embedding"
         platforms = f"class current_platform:\n    is_cpu = is_cuda = lambda: {platform == 'cpu'}\n"
@@ -68,6 +77,7 @@ def install(tmp_path, monkeypatch):
         for name, text in {
             "__init__": "",
             "envs": "environment_variables = {}",
+            "forward_context": context,
             "platforms": platforms,
             "model_executor/__init__": "",
             "model_executor/custom_op": custom_op,
@@ -147,6 +157,10 @@ def test_a_class_that_has_changed_stays(install, caplog, changes, said):
             {"custom_op": CUSTOM_OP.replace("register_oot", "register_other")},
             "this version of vLLM has another structure",
         ),
+        (
+            {"context": CONTEXT.replace("get_forward_context", "context_of_this_run")},
+            "this version of vLLM has another structure",
+        ),
         ({"taken": True}, "another plugin has replaced vLLM's RotaryEmbedding"),
     ],
 )
@@ -154,6 +168,32 @@ def test_another_vllm_stays_as_it_is(install, caplog, changes, said):
     caplog.set_level("INFO")
     assert _kinds(install(**changes)) == KEPT
     assert said in caplog.text
+
+
+def test_layers_of_a_long_step_share_tables(install, monkeypatch):
+    """Never with another step, although all steps have one tensor of positions."""
+    import torch
+
+    layer, _ = install()
+    from vllm import forward_context
+
+    made, tables = [], pn.Rotary.tables
+    monkeypatch.setattr(pn.Rotary, "tables", lambda *a, **o: made.append(a) or tables(*a, **o))
+    q, k = torch.randn(2, 200, 16)
+    positions = torch.arange(200)
+    for tokens, calls in ((200, 1), (100, 0)):
+        x = q[:tokens], k[:tokens]
+        p = positions[:tokens]
+        for step in range(2):
+            positions += 7
+            monkeypatch.setattr(forward_context, "current", None)
+            wanted = layer(p, *(part.clone() for part in x))
+            made.clear()
+            monkeypatch.setattr(forward_context, "current", types.SimpleNamespace(step=step))
+            for _ in range(3):
+                got = layer(p, *(part.clone() for part in x))
+                assert all(map(torch.equal, got, wanted))
+            assert len(made) == calls
 
 
 def test_without_vllm_it_is_silent():
