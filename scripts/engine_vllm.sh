@@ -5,7 +5,15 @@
 #
 #     scripts/engine_vllm.sh                       everything, half an hour on two cores
 #     scripts/engine_vllm.sh check_classes.py      each rotary class, 15 seconds
+#     scripts/engine_vllm.sh check_own_tests.py    vLLM's own tests of them, a minute
 #     scripts/engine_vllm.sh -k far
+#     scripts/engine_vllm.sh check_classes.py --sources 0.33.0
+#
+# vLLM's own tests are in its source package (sources.py), which comes from PyPI once, 45 MB:
+# test_pos_encoding, test_rotary_embedding and test_rotary_embedding_compile. They run on the CPU;
+# plugged_in.py says which stay out, and why. The last line takes the rotary layers of another
+# version from its source package too: a version may have no wheel for CPUs. All other code is that
+# of the installed version, and only check_classes.py sees these layers.
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)

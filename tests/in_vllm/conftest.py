@@ -7,12 +7,24 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from sources import sources
 
 RECORD = Path(__file__).with_name("figures.json")
 
 
 def pytest_addoption(parser):
     parser.addoption("--record", action="store_true", help=f"write the figures to {RECORD.name}")
+    parser.addoption(
+        "--sources", metavar="VERSION", help="the rotary layers of check_classes.py are this one's"
+    )
+
+
+def pytest_configure(config):
+    """Put the rotary layers of another version in front of those of the installed vLLM."""
+    if version := config.getoption("sources"):
+        from vllm.model_executor import layers
+
+        layers.__path__.insert(0, str(sources(version) / "vllm" / "model_executor" / "layers"))
 
 
 @pytest.fixture(scope="session")
