@@ -124,15 +124,28 @@ def test_tables_whose_halves_differ_go_to_the_own_function(
 
 def test_a_call_that_is_no_rotation_goes_to_the_own_function(layer: Own, calls: list[Any]) -> None:
     q, k, cos, sin = inputs()
-    learned = cos.clone().requires_grad_()
+    learned, learned_sin = (x.clone().requires_grad_() for x in (cos, sin))
     one_row = (q, k, cos[:, :1], sin[:, :1])
     more_tables = (q[:1], k[:1], cos.repeat(2, 1, 1), sin.repeat(2, 1, 1))
-    for args in ((q, k, learned, sin), one_row, more_tables):
+    of_sin = (q, k, cos, torch.cat((sin[..., :4], -sin[..., :4]), dim=-1))
+    for args in ((q, k, learned, sin), (q, k, cos, learned_sin), of_sin, one_row, more_tables):
         assert torch.equal(layer(*args)[1], Own()(*args)[1])
     batched = torch.func.vmap(layer, (0, 0, None, None))
     args = (q[None], k[None], cos, sin)
     assert torch.equal(batched(*args)[0][0], Own()(q, k, cos, sin)[0])
+    traced = torch.jit.trace(lambda *x: layer(*x), args)
+    assert "aten::neg" in str(traced.graph)  # of the own function
     assert calls == []
+
+
+def test_tables_of_inference_mode_are_compared_in_every_layer(layer: Own, calls: list[Any]) -> None:
+    """They have no version that says whether they have been written to."""
+    with torch.inference_mode():
+        args = [x.clone() for x in inputs()]
+        layer(*args)
+        args[2][..., 0] += 1
+        assert torch.equal(layer(*args)[0], Own()(*args)[0])
+    assert len(calls) == 1
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
@@ -277,6 +290,24 @@ def test_compiled_model_of_dynamic_length(kernelize: Any, calls: list[Any]) -> N
     for count, expected in zip((24, 9), own, strict=True):
         close(results(compiled, count), expected)
     assert len(calls) == 8  # two layers, forward and backward, at two lengths
+
+
+def test_mapping_has_every_device_and_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    import enum
+    import sys
+
+    from transformers.utils import import_utils
+
+    mode = enum.Flag("Mode", "INFERENCE TRAINING TORCH_COMPILE")
+    monkeypatch.setattr(hook, "absent", lambda *_: [])
+    monkeypatch.setattr(import_utils, "is_kernels_available", lambda: True)
+    monkeypatch.setitem(sys.modules, "kernels", SimpleNamespace(Mode=mode))
+    uses = [mode.INFERENCE, mode.TRAINING]
+    modes = {*uses, *(use | mode.TORCH_COMPILE for use in uses)}
+    mapped = hook.mapping()["rotary_pos_emb"]
+    assert {device: {*kinds} for device, kinds in mapped.items()} == {"cpu": modes, "cuda": modes}
+    # kernels keeps the model's own function where a layer lacks one of these.
+    assert all(x.load().has_backward and x.load().can_torch_compile for x in mapped["cpu"].values())
 
 
 def test_layer_is_a_repository_for_kernels() -> None:

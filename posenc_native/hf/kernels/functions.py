@@ -73,8 +73,10 @@ def rotated(
     module: nn.Module, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, dim: int
 ) -> tuple[Tensor, ...]:
     """q and k as the model's own function returns them, rounded once if it rotates pairs."""
-    index: int = index_of(module, cos.shape[-1])
-    if index >= 0 and not following.transformed() and not torch.jit._trace.is_tracing():
+    index = -1
+    if not following.transformed() and not torch.jit._trace.is_tracing():
+        index = index_of(module, cos.shape[-1])
+    if index >= 0:
         function = FUNCTIONS[index]
         if not function.rotation.keeps_dtype:  # the result of a product has the wider dtype
             q, k = (x.to(torch.promote_types(x.dtype, cos.dtype)) for x in (q, k))
