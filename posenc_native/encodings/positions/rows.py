@@ -199,3 +199,45 @@ def plain_integer(function: str, argument: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         wrong_type(function, argument, "an int", type(value).__name__)
     return int(value)
+
+
+# --- rows of packed tokens by where they begin
+
+
+class Rows:
+    """Where rows of packed tokens begin, and the row of each token."""
+
+    def __init__(self, arrays: Arrays, starts: Any, tokens: int) -> None:
+        xp, function = arrays.xp, arrays.function
+        seen = arrays.seen(starts)
+        if seen is not None and not (
+            len(seen) > 1
+            and seen[0] == 0
+            and seen[-1] == tokens
+            and bool((np.diff(seen) >= 0).all())
+        ):
+            expected = f"rising integers from 0 to {tokens}, the number of tokens"
+            wrong_value(function, "starts", expected, seen.tolist())
+        self.count: int = starts.shape[0] - 1
+        self.starts: Any = starts
+        starts = starts.clip(0, tokens)
+        self.first: Any = starts[:-1]
+        self.last: Any = starts[1:]
+        numbers = arrays.arange(tokens)
+        self.of_tokens: Any = xp.searchsorted(self.last, numbers, side="right").clip(
+            0, self.count - 1
+        )
+
+
+def checked_rows(arrays: Arrays, starts: Any, tokens: int) -> Rows | None:
+    """The rows that starts describes, checked."""
+    if starts is None:
+        return None
+    if arrays._mesh is not None:  # all ranks read all of them
+        from posenc_native.engines.torch.sharded.cut import gathered
+
+        starts, arrays = gathered(starts, arrays._mesh), arrays.of_parts()
+    bounds = arrays.integers("starts", starts, arguments.INTEGER_DTYPES)
+    if bounds.ndim != 1:
+        wrong_value(arrays.function, "starts", "shape [rows + 1]", f"shape {list(bounds.shape)}")
+    return Rows(arrays, bounds, tokens)

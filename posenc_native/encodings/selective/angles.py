@@ -11,14 +11,13 @@ from posenc_native.core.calls.arguments import wrong_type, wrong_value
 from posenc_native.core.calls.errors import blame, fault_of
 from posenc_native.core.calls.tables import Tables
 from posenc_native.core.calls.views import RotaryView, check_same_tokens, rotary_view
+from posenc_native.encodings.positions.rows import Rows, checked_rows
 from posenc_native.encodings.rotary.apply import apply_rotary_qk
 from posenc_native.engines.arrays import Arrays
 
 from .phases import (
     LARGEST,
-    Rows,
     check_steps,
-    checked_rows,
     checked_state,
     phase_tables,
     phases_and_state,

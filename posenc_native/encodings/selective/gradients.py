@@ -20,13 +20,14 @@ import torch
 from torch import Tensor
 
 from posenc_native.core.calls.arguments import wrong_type, wrong_value
+from posenc_native.encodings.positions.rows import Rows
 from posenc_native.engines.following import needs_grad, transformed
 from posenc_native.engines.plain.phases import moving
 from posenc_native.engines.torch.gradients.functions import per_gradient
 
 from . import operators
 from .angles import FUNCTION, Angles, Selective, turned
-from .phases import Rows, moved, sums_of_numbers
+from .phases import moved, sums_of_numbers
 
 if TYPE_CHECKING:
     from .across import Across

@@ -24,6 +24,7 @@ from posenc_native.core.calls import arguments
 from posenc_native.core.calls.arguments import wrong_type, wrong_value
 from posenc_native.core.frequencies.frequencies import EXACT, TWO_PI
 from posenc_native.encodings.positions.orders import check_order
+from posenc_native.encodings.positions.rows import Rows, checked_rows
 from posenc_native.encodings.rotary.tables import rotary_tables
 from posenc_native.engines import backend
 from posenc_native.engines.arrays import Arrays
@@ -45,8 +46,8 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "Rows", "accumulated_phases", "check_steps", "checked_rows", "checked_state", "moved",
-    "phase_tables", "phases_and_state", "sums_of_numbers", "totals_of",
+    "accumulated_phases", "check_steps", "checked_state", "moved", "phase_tables",
+    "phases_and_state", "sums_of_numbers", "totals_of",
 ]  # fmt: skip
 
 LARGEST = 2.0**31  # radians of a step
@@ -114,31 +115,6 @@ def check_steps(arrays: Arrays, steps: Any) -> bool:
 
 
 # --- sums of turns
-
-
-class Rows:
-    """Where rows of packed tokens begin, and the row of each token."""
-
-    def __init__(self, arrays: Arrays, starts: Any, tokens: int) -> None:
-        xp, function = arrays.xp, arrays.function
-        seen = arrays.seen(starts)
-        if seen is not None and not (
-            len(seen) > 1
-            and seen[0] == 0
-            and seen[-1] == tokens
-            and bool((np.diff(seen) >= 0).all())
-        ):
-            expected = f"rising integers from 0 to {tokens}, the number of tokens"
-            wrong_value(function, "starts", expected, seen.tolist())
-        self.count: int = starts.shape[0] - 1
-        self.starts: Any = starts
-        starts = starts.clip(0, tokens)
-        self.first: Any = starts[:-1]
-        self.last: Any = starts[1:]
-        numbers = arrays.arange(tokens)
-        self.of_tokens: Any = xp.searchsorted(self.last, numbers, side="right").clip(
-            0, self.count - 1
-        )
 
 
 def phases_and_state(
@@ -342,20 +318,6 @@ def _phases_of_parts(
     begin = across.begin(totals, wrong, before, arrays.seen(wrong) is not None).phases
     own = begin.reshape(shape if rows is None else (rows.count, *shape))
     return cut.join(phases_and_state(arrays, part, own, rows, axis)[0], names)
-
-
-def checked_rows(arrays: Arrays, starts: Any, tokens: int) -> Rows | None:
-    """The rows that starts describes, checked."""
-    if starts is None:
-        return None
-    if arrays._mesh is not None:  # all ranks read all of them
-        from posenc_native.engines.torch.sharded.cut import gathered
-
-        starts, arrays = gathered(starts, arrays._mesh), arrays.of_parts()
-    bounds = arrays.integers("starts", starts, arguments.INTEGER_DTYPES)
-    if bounds.ndim != 1:
-        wrong_value(arrays.function, "starts", "shape [rows + 1]", f"shape {list(bounds.shape)}")
-    return Rows(arrays, bounds, tokens)
 
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from posenc_native.core.calls.pairs import missing_one, outputs
+from posenc_native.encodings.positions.rows import checked_rows
 from posenc_native.engines.arrays import Arrays
 from posenc_native.engines.following import needs_grad
 from posenc_native.engines.torch.results import no_output_for_gradient
@@ -23,7 +24,7 @@ from posenc_native.engines.torch.sharded.taken_apart import by_rule
 from .across import across_ranks
 from .angles import FUNCTION, Angles, Selective
 from .gradients import new_where_steps_learn, rotate
-from .phases import checked_rows, moved, totals_of
+from .phases import moved, totals_of
 
 if TYPE_CHECKING:
     from .across import Across
