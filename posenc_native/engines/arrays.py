@@ -220,6 +220,20 @@ class Arrays:
         single = float(np.float32(base))
         return np.array([single**e for e in exponents]).astype(np.float32).astype(np.float64)
 
+    def running_max(self, values: Any) -> Any:
+        """The largest value so far, along the last axis."""
+        if self.is_torch:
+            return values.cummax(values.ndim - 1).values
+        return np.maximum.accumulate(values, -1)
+
+    def largest_of_each(self, values: Any, numbers: Any, count: int, least: int) -> Any:
+        """The largest of values [t] for each of their numbers [t], 0 .. count - 1, or `least`."""
+        if self.is_torch:
+            return values.new_full((count,), least).scatter_reduce(0, numbers, values, "amax")
+        largest = np.full(count, least)
+        np.maximum.at(largest, numbers, values)
+        return largest
+
     def steps(self, steps: list[int], values: Any) -> Any:
         """The number of ascending steps at or below each value, int64."""
         if self.is_torch:

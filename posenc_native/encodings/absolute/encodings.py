@@ -18,6 +18,11 @@ import numpy.typing as npt
 
 from posenc_native.core.calls import arguments
 from posenc_native.core.calls.arguments import is_tensor, wrong_type, wrong_value
+from posenc_native.encodings.positions.rows import (
+    counted_in_samples,
+    counted_to_end,
+    sample_numbers,
+)
 from posenc_native.engines.arrays import Arrays, of_wholes
 
 if TYPE_CHECKING:
@@ -131,7 +136,8 @@ def normalized_positions(
         length: n, an int or integers ``positions.shape[:-1]``, one per row; None for s.
         mask: ``[..., s]`` bools or integers, 0 for padding, in place of positions and length: the
             tokens of each row are counted from 0, with padding on any side, and n is their number.
-            Padding becomes `low`.
+            Padding becomes `low`. Several numbers in a row are those of packed samples, as in
+            `posenc_native.positions.padded_positions`: each sample is a row of its own.
         low, high: the first and the last value; -1 and 1 are also usual.
         dim: number of channels, all equal.
         dtype, device: as in `linear_positions`: float16, bfloat16, float32 (default) or float64.
@@ -166,11 +172,13 @@ def normalized_positions(
     if (positions is None) == (mask is None) or (mask is not None and length is not None):
         wrong_value(function, "mask", "positions (and a length), or a mask alone", "another choice")
     if mask is not None:
-        numbers = arrays.integers("mask", mask, ("bool", *arguments.INTEGER_DTYPES))
+        numbers = sample_numbers(arrays, "mask", mask)
+        if not numbers.ndim:
+            wrong_value(function, "mask", "shape [..., s]", [])
         tokens = arrays.whole(numbers != 0)
-        # The number of tokens before each token; padding is also 0.
-        points = arrays.wide((tokens.cumsum(-1) - 1) * tokens)
-        count = arrays.wide(tokens.sum(-1))[..., None]
+        points = counted_in_samples(arrays, numbers) * tokens  # padding is also 0
+        count = arrays.wide(points + 1 + counted_to_end(arrays, numbers))
+        points = arrays.wide(points)
     else:
         points = arrays.points("positions", positions)
         if not points.ndim:

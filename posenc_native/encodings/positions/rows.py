@@ -1,4 +1,8 @@
-"""Positions of tokens in packed and padded rows."""
+"""Positions of tokens in packed and padded rows.
+
+A mask numbers the samples that a trainer packed in a row: ``[1, 1, 2, 2, 2, 0]``, 0 for padding
+(LLaMA-Factory, axolotl). A mask of bools is such a mask with one sample in each row.
+"""
 
 from __future__ import annotations
 
@@ -120,35 +124,39 @@ def padded_positions(
     """Positions of rows with padding on either side or within: they count only the tokens.
 
     Args:
-        attention_mask: ``[b, s]`` bools or integers, other than 0 for tokens.
+        attention_mask: ``[b, s]`` bools or integers, 0 for padding. Several numbers in a row are
+            those of packed samples, in ascending order, and each sample counts from its start:
+            1, 1, 2, 2, 2, 0.
         padding: position of padding: 0 as in transformers 5, 1 as in its earlier versions.
-        start: position of the first token, one for all rows or ``[b]``. (A mask that also covers a
-            cache does not need it: take the last columns of the result.)
+        start: position of the first token of a sample, one for all rows or ``[b]``. (A mask that
+            also covers a cache does not need it: take the last columns of the result.)
 
     Returns:
         int64 ``[b, s]``.
 
     Raises:
-        ValueError: the shapes do not fit.
+        ValueError: the shapes do not fit. Also, if values can be read (in NumPy, and on the CPU
+            while torch does not trace): numbers in a row of the mask are negative or descend.
         TypeError: a dtype is not supported.
 
     Source: ``GenerationMixin`` in transformers.
 
     Example:
         >>> import posenc_native as pn
-        >>> pn.positions.padded_positions([[0, 0, 1, 1, 1], [1, 1, 1, 1, 0]])
+        >>> pn.positions.padded_positions([[0, 0, 1, 1, 1], [1, 1, 2, 2, 0]])
         array([[0, 0, 0, 1, 2],
-               [0, 1, 2, 3, 0]])
+               [0, 1, 0, 1, 0]])
     """
     function = "padded_positions"
     arrays = Arrays(function, attention_mask=attention_mask, start=start)
-    tokens = token_mask(arrays, attention_mask)
-    first = first_positions(arrays, start, tokens.shape[0])
-    # torch's DTensors sum along the wrong axis if it is counted from the end.
-    count = (
-        tokens.cumsum(tokens.ndim - 1) - 1 + (first if isinstance(first, int) else first[:, None])
+    numbers = sample_numbers(arrays, "attention_mask", attention_mask)
+    if numbers.ndim != 2:
+        wrong_value(function, "attention_mask", "shape [b, s]", list(numbers.shape))
+    first = first_positions(arrays, start, numbers.shape[0])
+    count = counted_in_samples(arrays, numbers) + (
+        first if isinstance(first, int) else first[:, None]
     )
-    return arrays.xp.where(tokens, count, plain_integer(function, "padding", padding))
+    return arrays.xp.where(numbers != 0, count, plain_integer(function, "padding", padding))
 
 
 def first_positions(arrays: Arrays, start: Any, count: int) -> Any:
@@ -188,11 +196,46 @@ def _segments(arrays: Arrays, bounds: Any, total: int) -> tuple[Any, Any]:
     return tokens, arrays.xp.searchsorted(bounds[1:], tokens, side="right")
 
 
-def token_mask(arrays: Arrays, mask: Any) -> Any:
-    tokens = arrays.integers("attention_mask", mask, ("bool", *arguments.INTEGER_DTYPES))
-    if tokens.ndim != 2:
-        wrong_value(arrays.function, "attention_mask", "shape [b, s]", list(tokens.shape))
-    return tokens != 0
+# --- samples in a row by a mask that numbers them
+
+
+def sample_numbers(arrays: Arrays, argument: str, mask: Any) -> Any:
+    """A mask as int64 [..., s]: 0 for padding, otherwise the number of the sample."""
+    numbers = arrays.integers(argument, mask, ("bool", *arguments.INTEGER_DTYPES))
+    seen = arrays.seen(numbers)
+    if seen is not None and seen.ndim and 0 not in seen.shape:
+        wrong = (seen < np.maximum.accumulate(seen, -1)) & (seen != 0) | (seen < 0)
+        if wrong.any():
+            row = seen.reshape(-1, seen.shape[-1])[wrong.any(-1).argmax()]
+            expected = "0 for padding and in each row ascending numbers of samples"
+            hint = f"write {argument} != 0 for one sample in each row"
+            wrong_value(arrays.function, argument, expected, shown_values(row), hint)
+    return numbers
+
+
+def before_samples(arrays: Arrays, numbers: Any, counted: Any) -> Any:
+    """The sum of `counted`, all [..., s], over the tokens before the sample of each token."""
+    axis = numbers.ndim - 1  # torch's DTensors sum along the wrong axis if counted from the end
+    so_far = arrays.running_max(numbers)
+    # A slice of s - 1 columns would make torch.export ask for lengths other than 2.
+    none = arrays.xp.zeros_like(so_far.sum(axis))[..., None]
+    begins = numbers > arrays.xp.concatenate([none, so_far], axis)[..., :-1]
+    return arrays.running_max(arrays.xp.where(begins, counted.cumsum(axis) - counted, 0))
+
+
+def counted_in_samples(arrays: Arrays, numbers: Any) -> Any:
+    """The number of tokens of its sample before each token, int64 [..., s]."""
+    tokens = arrays.whole(numbers != 0)
+    return tokens.cumsum(numbers.ndim - 1) - 1 - before_samples(arrays, numbers, tokens)
+
+
+def counted_to_end(arrays: Arrays, numbers: Any) -> Any:
+    """The number of tokens of its sample after each token, int64 [..., s]."""
+    axes = (numbers.ndim - 1,)
+    largest = arrays.running_max(numbers)[..., -1:]
+    # Numbered from the end of the row, samples ascend from there.
+    from_end = arrays.xp.flip(arrays.xp.where(numbers != 0, largest + 1 - numbers, 0), axes)
+    return arrays.xp.flip(counted_in_samples(arrays, from_end), axes)
 
 
 def plain_integer(function: str, argument: str, value: object) -> int:

@@ -13,7 +13,7 @@ from posenc_native.core.calls.constants import constant_without_tensors
 from posenc_native.engines.arrays import Arrays, of_wholes
 
 from .grids import nth_of, places_of, read_grids
-from .rows import plain_integer, token_mask
+from .rows import Rows, before_samples, checked_rows, plain_integer, sample_numbers
 
 if TYPE_CHECKING:
     import torch
@@ -31,6 +31,7 @@ def vision_language_positions(
     video_grids: npt.ArrayLike | torch.Tensor | None = None,
     *,
     attention_mask: npt.ArrayLike | torch.Tensor | None = None,
+    starts: npt.ArrayLike | torch.Tensor | None = None,
     spatial_merge_size: int = 2,
     temporal_merge_size: int = 1,
     time_interval: float | npt.ArrayLike | torch.Tensor | None = None,
@@ -41,16 +42,23 @@ def vision_language_positions(
 
     A text token has the next position, the same on all three axes. The tokens of an image or a
     video begin at the next position and count along its grid. The text after it continues from
-    there, advanced by the larger of its height and width.
+    there, advanced by the larger of its height and width. Several samples may be packed in one row:
+    each counts from 0, as in a call of its own.
 
     Args:
         token_types: integers ``[b, s]``: 1 image, 2 video; anything else counts as text. The
             processors of transformers return it as mm_token_type_ids; from tokens it is
-            ``(ids == image_token_id) + 2 * (ids == video_token_id)``.
+            ``(ids == image_token_id) + 2 * (ids == video_token_id)``. With `starts`, ``[t]`` or
+            ``[1, t]``.
         image_grids, video_grids: integers ``[n, 3]``, time, height and width of each image and each
             video in patches (image_grid_thw, video_grid_thw), in the order of the tokens, row after
             row. Their total number of tokens must match the tokens of their type.
-        attention_mask: ``[b, s]`` bools or integers; 0 is padding, on any side.
+        attention_mask: like token_types, bools or integers; 0 is padding, on any side. Several
+            other numbers in a row are those of packed samples, in ascending order, as in the masks
+            of LLaMA-Factory and axolotl: 1, 1, 2, 2, 2, 0. If they have another meaning, write
+            ``attention_mask != 0``.
+        starts: ``[rows + 1]`` integers from 0 to the number of tokens, where rows of packed tokens
+            begin (cu_seqlens). A mask beside it only says what is padding.
         spatial_merge_size: number of patches along height and along width that make one token.
         temporal_merge_size: number of frames of a video that make one token (ERNIE-4.5-VL).
         time_interval: positions from one frame of a video to the next, one for all or ``[n]``;
@@ -62,13 +70,16 @@ def vision_language_positions(
 
     Returns:
         ``(positions, deltas)``, int64 ``[3, b, s]`` and ``[b]``. A token n of a row that is
-        generated later, counted without padding, has position n + delta on all axes.
+        generated later, counted without padding, has position n + delta on all axes. With several
+        samples in a row, n counts in the last one. With `starts`, positions are ``[3, t]`` or
+        ``[3, 1, t]``, and deltas ``[rows]``, one for each packed row.
 
     Raises:
         ValueError: the shapes do not fit; a size is negative or not a multiple of its merge size;
-            the number of tokens differs from that of the grids; or the tokens of an image, a video
-            or a split frame are not next to each other in one row. (On devices other than the CPU,
-            and while torch traces, only shapes are checked.)
+            the number of tokens differs from that of the grids; the tokens of an image, a video or
+            a split frame are not next to each other in one row and sample; numbers of samples
+            descend in a row; or starts do not rise from 0 to the number of tokens. (On devices
+            other than the CPU, and while torch traces, only shapes are checked.)
         TypeError: a dtype is not supported.
 
     Source: Wang et al. 2024, "Qwen2-VL"; Bai et al. 2025, "Qwen2.5-VL"; ``get_rope_index`` of both
@@ -85,6 +96,20 @@ def vision_language_positions(
                [0, 1, 2, 3, 1, 2, 3, 4]])
         >>> deltas
         array([-3])
+
+        Two samples in a row, and padding, by a mask; the same by starts, with a delta for each.
+
+        >>> types, grids = [0, 1, 1, 0, 0, 1, 1, 0], [[1, 2, 4], [1, 4, 2]]
+        >>> positions, _ = pn.positions.vision_language_positions(
+        ...     [types], grids, attention_mask=[[1, 1, 1, 1, 2, 2, 2, 0]]
+        ... )
+        >>> positions[:, 0]
+        array([[0, 1, 1, 3, 0, 1, 1, 0],
+               [0, 1, 1, 3, 0, 1, 2, 0],
+               [0, 1, 2, 3, 0, 1, 1, 0]])
+        >>> _, deltas = pn.positions.vision_language_positions(types[:7], grids, starts=[0, 4, 7])
+        >>> deltas
+        array([0, 0])
     """
     function = "vision_language_positions"
     arrays = Arrays(
@@ -93,16 +118,24 @@ def vision_language_positions(
         image_grids=image_grids,
         video_grids=video_grids,
         attention_mask=attention_mask,
+        starts=starts,
         time_interval=time_interval,
     )
     types = arrays.integers("token_types", token_types, arguments.INTEGER_DTYPES)
-    if types.ndim != 2:
-        wrong_value(function, "token_types", "shape [b, s]", list(types.shape))
+    shape = tuple(types.shape)
+    if starts is None and len(shape) != 2:
+        wrong_value(function, "token_types", "shape [b, s]", list(shape))
     if attention_mask is None:
-        tokens = arrays.xp.ones_like(types) != 0
+        numbers = arrays.xp.ones_like(types)
     else:
-        tokens = token_mask(arrays, attention_mask)
-        arguments.check_shape(function, "attention_mask", tokens.shape, types.shape)
+        numbers = sample_numbers(arrays, "attention_mask", attention_mask)
+        arguments.check_shape(function, "attention_mask", numbers.shape, shape)
+    tokens = numbers != 0
+    rows = None
+    if starts is not None:
+        rows = _packed(arrays, types, numbers, starts)
+        types, tokens = types.reshape(1, -1), tokens.reshape(1, -1)
+        numbers = arrays.whole(tokens) * (rows.of_tokens + 1)
     merge = arguments.size(function, "spatial_merge_size", spatial_merge_size)
     frames = arguments.size(function, "temporal_merge_size", temporal_merge_size)
     if not merge or not frames:
@@ -132,7 +165,7 @@ def vision_language_positions(
         nth = (arrays.whole(mine).reshape(-1).cumsum(0) - 1).clip(min=0).reshape(mine.shape)
         grid, cell = nth_of(arrays, counts, nth)
         frame, row, column = places_of(cell, [size[grid].clip(min=1) for size in sizes], 1)
-        _check_together(arrays, tokens, mine, (grid, frame) if split else (grid,))
+        _check_together(arrays, numbers, mine, grid, frame if split else grid)
         if split:
             frame = arrays.xp.zeros_like(frame)
         first = (frame == 0) & (row == 0) & (column == 0)
@@ -146,15 +179,48 @@ def vision_language_positions(
             arrays.xp.where(mine, in_grid, before)
             for in_grid, before in zip((frame, row, column), place, strict=True)
         ]
-    start = move.cumsum(-1) - since
+    start = move.cumsum(-1) - since - before_samples(arrays, numbers, move)
     positions = arrays.xp.stack([start + of_axis for of_axis in place])
     absent = plain_integer(function, "padding", padding)
-    # With a column of -1, so that a row without tokens also has a largest position.
-    ends = arrays.xp.where(tokens, positions, -1)
-    none = arrays.xp.zeros_like(ends.sum(-1)) - 1
-    ends = arrays.xp.concatenate([ends, none[..., None]], -1)
-    deltas = arrays.xp.amax(ends, (0, 2)) + 1 - arrays.whole(tokens).sum(-1)
-    return arrays.xp.where(tokens, positions, absent), deltas
+    deltas = _deltas(arrays, numbers, arrays.xp.amax(positions, 0), rows)
+    return arrays.xp.where(tokens, positions, absent).reshape(3, *shape), deltas
+
+
+def _packed(arrays: Arrays, types: Any, numbers: Any, starts: Any) -> Rows:
+    """The rows of packed tokens, of which `numbers` only say what is padding."""
+    function, shape = arrays.function, tuple(types.shape)
+    if len(shape) != 1 and (len(shape) != 2 or shape[0] != 1):
+        hint = "number the samples of several rows in attention_mask: 1, 1, 2, 2, 2, 0"
+        wrong_value(function, "token_types", "shape [t] or [1, t] with starts", list(shape), hint)
+    seen = arrays.seen(numbers)
+    several = [] if seen is None else np.unique(seen[seen != 0]).tolist()
+    if len(several) > 1:
+        hint = "write attention_mask != 0, or omit starts if these are the numbers of samples"
+        expected = "no more than one number other than 0 beside starts"
+        wrong_value(function, "attention_mask", expected, several, hint)
+    rows = checked_rows(arrays, starts, shape[-1])
+    assert rows is not None
+    return rows
+
+
+def _deltas(arrays: Arrays, numbers: Any, positions: Any, rows: Rows | None) -> Any:
+    """The position after the largest less the number of tokens: of rows, or of last samples."""
+    xp = arrays.xp
+    if rows is None:
+        last = (numbers == _largest(arrays, numbers, 0)[..., None]) & (numbers != 0)
+        ends = _largest(arrays, xp.where(last, positions, -1), -1)
+        return ends + 1 - arrays.whole(last).sum(-1)
+    tokens = (numbers != 0).reshape(-1)
+    ends = xp.where(tokens, positions.reshape(-1), -1)
+    ends = arrays.largest_of_each(ends, rows.of_tokens, rows.count, -1)
+    counts = xp.concatenate([arrays.arange(1), arrays.whole(tokens).cumsum(0)])
+    return ends + 1 - (counts[rows.last] - counts[rows.first])
+
+
+def _largest(arrays: Arrays, values: Any, least: int) -> Any:
+    """The largest of values [b, s] in each row, `least` without tokens."""
+    column = arrays.xp.zeros_like(values.sum(-1)) + least
+    return arrays.xp.amax(arrays.xp.concatenate([values, column[..., None]], -1), -1)
 
 
 def _interval(arrays: Arrays, value: Any, count: int, grid: Any) -> Any:
@@ -180,22 +246,21 @@ def _check_count(arrays: Arrays, argument: str, mine: Any, count: Any) -> None:
         wrong_value(arrays.function, argument, wanted, expected)
 
 
-def _check_together(arrays: Arrays, mask: Any, mine: Any, labels: tuple[Any, ...]) -> None:
-    """ValueError unless tokens of one image are adjacent, except for padding, in one row.
+def _check_together(arrays: Arrays, numbers: Any, mine: Any, grid: Any, frame: Any) -> None:
+    """ValueError unless tokens of one grid are in one sample, those of its frame adjacent.
 
-    labels: arrays like `mine` that are equal for all tokens of one image.
+    numbers: those of samples, 0 for padding, which may be between adjacent tokens.
     """
-    tokens, present = arrays.seen(mine), arrays.seen(mask)
-    if tokens is None or present is None:
+    tokens, of_samples = arrays.seen(mine), arrays.seen(numbers)
+    if tokens is None or of_samples is None:
         return
     row, column = np.nonzero(tokens)
-    nth = present.cumsum(-1)[row, column]
-    same_image = np.ones(len(row[1:]), bool)
-    for label in labels:
-        of_token = np.asarray(label)[row, column]
-        same_image &= of_token[1:] == of_token[:-1]
-    apart = np.flatnonzero(same_image & ((np.diff(row) != 0) | (np.diff(nth) != 1)))
+    steps = [np.diff(np.asarray(x)[row, column]) for x in (grid, frame, of_samples)]
+    same_grid, same_frame, same_sample = (step == 0 for step in steps)
+    nth = (of_samples != 0).cumsum(-1)[row, column]
+    away = ~same_sample | (np.diff(row) != 0)
+    apart = np.flatnonzero(same_grid & (away | same_frame & (np.diff(nth) != 1)))
     if len(apart):
         at = [[int(row[i]), int(column[i])] for i in (apart[0], apart[0] + 1)]
-        expected = "tokens of an image or video next to each other in one row"
+        expected = "tokens of an image or video next to each other in one row and sample"
         wrong_value(arrays.function, "token_types", expected, f"two apart, at {at[0]} and {at[1]}")

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from posenc_native.core.calls import arguments
 from posenc_native.core.calls.arguments import wrong_value
 from posenc_native.core.calls.constants import constant_without_tensors
+from posenc_native.encodings.positions.rows import counted_in_samples, sample_numbers
 from posenc_native.encodings.relative.heads import Heads, heads_of
 from posenc_native.engines.arrays import Arrays, of_wholes
 
@@ -187,7 +188,9 @@ def alibi_columns(
     Args:
         num_heads: H.
         k_len: number of keys.
-        key_mask: ``[B, k_len]``, bools or integers: the keys that are present.
+        key_mask: ``[B, k_len]``, bools or integers: the keys that are present. Several numbers in a
+            row are those of packed samples, as in `posenc_native.positions.padded_positions`: each
+            sample counts from 0.
         slopes: None for `alibi_slopes`, or ``[H]`` or ``[B, H]``. Gradients reach a tensor.
         rounding: None computes in float64. "float32" and "bfloat16" round slopes, positions and
             products to that format, as in the training of models: BLOOM's "float32" and Falcon's
@@ -200,7 +203,8 @@ def alibi_columns(
         ``[H, 1, k_len]``, or ``[B, H, 1, k_len]`` if mask or slopes have an axis B.
 
     Raises:
-        ValueError: the length is negative, rounding is unknown, or the shapes do not fit.
+        ValueError: the length is negative, rounding is unknown, the shapes do not fit, or numbers
+            of samples descend.
         TypeError: a dtype is not supported.
 
     Source: ``build_alibi_tensor`` for BLOOM and for Falcon in transformers.
@@ -219,12 +223,11 @@ def alibi_columns(
     weights = _slopes(arrays, num_heads, slopes, as_trained=rounding is not None)
     positions = arrays.arange(length)
     if key_mask is not None:
-        kinds = ("bool", *arguments.INTEGER_DTYPES)
-        mask = arrays.integers("key_mask", key_mask, kinds)
-        if mask.ndim != 2 or mask.shape[1] != length:
+        numbers = sample_numbers(arrays, "key_mask", key_mask)
+        if numbers.ndim != 2 or numbers.shape[1] != length:
             expected = f"shape [B, k_len] = [B, {length}]"
-            wrong_value(function, "key_mask", expected, list(mask.shape))
-        positions = (mask.cumsum(-1) - 1) * mask
+            wrong_value(function, "key_mask", expected, list(numbers.shape))
+        positions = counted_in_samples(arrays, numbers) * arrays.whole(numbers != 0)
     positions = arrays.through(arrays.wide(positions), rounding)
     check_batches(function, "slopes", weights, positions)
     weights = arrays.through(weights, rounding)
