@@ -222,9 +222,19 @@ class Arrays:
 
     def running_max(self, values: Any) -> Any:
         """The largest value so far, along the last axis."""
-        if self.is_torch:
-            return values.cummax(values.ndim - 1).values
-        return np.maximum.accumulate(values, -1)
+        if not self.is_torch:
+            return np.maximum.accumulate(values, -1)
+        axis = values.ndim - 1
+        if self._mesh is None:
+            return values.cummax(axis).values
+        from torch.distributed.tensor import Replicate
+
+        from .torch.sharded.cut import elementwise
+
+        # torch's rule for DTensors gathers rows that are cut into uneven parts.
+        placements = [Replicate() if p.is_shard(axis) else p for p in values.placements]
+        rows = values.redistribute(placements=placements)
+        return elementwise(lambda part: part.cummax(axis).values, rows)
 
     def largest_of_each(self, values: Any, numbers: Any, count: int, least: int) -> Any:
         """The largest of values [t] for each of their numbers [t], 0 .. count - 1, or `least`."""

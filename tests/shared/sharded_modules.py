@@ -113,7 +113,7 @@ MODULES: dict[str, Case] = {
         pn.relative.relative_position_bucket, free="mn",
     ),
     "padded_positions": numbers(
-        {"mask": torch.tensor([[0, 1, 1], [1, 1, 0], [1, 1, 1]])}, "bs",
+        {"mask": torch.tensor([[0, 1, 1], [1, 1, 0], [1, 2, 2]])}, "bs",
         pn.positions.padded_positions, free="b",
     ),
     "packed_positions": numbers(

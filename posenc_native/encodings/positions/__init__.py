@@ -1,11 +1,11 @@
 """Positions from the inputs of a model: packed rows, masks, grids, images within text.
 
     sequences packed in a row       `packed_positions`, `packed_segments`     [t]
-    rows with padding               `padded_positions`                        [b, s]
+    rows with padding, or samples   `padded_positions`                        [b, s]
     a part of a row, on many devices  `ContextParallel`                       [s / ranks]
     patches of an image, a video    `grid_positions`, `packed_grid_positions` [A, s]
     the same as coordinates         `image_coordinates`, `augment_coordinates`
-    text, images and videos         `vision_language_positions`               [3, b, s]
+    text, images and videos         `vision_language_positions`               [3, b, s], [3, t]
 
 `apply_rotary` takes the results as positions (several axes with its axis_map). Arguments are
 integers of any width, results are int64. Tensors give tensors on their device.

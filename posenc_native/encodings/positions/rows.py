@@ -203,7 +203,7 @@ def sample_numbers(arrays: Arrays, argument: str, mask: Any) -> Any:
     """A mask as int64 [..., s]: 0 for padding, otherwise the number of the sample."""
     numbers = arrays.integers(argument, mask, ("bool", *arguments.INTEGER_DTYPES))
     seen = arrays.seen(numbers)
-    if seen is not None and seen.ndim and 0 not in seen.shape:
+    if seen is not None and seen.ndim and not _single(seen):
         wrong = (seen < np.maximum.accumulate(seen, -1)) & (seen != 0) | (seen < 0)
         if wrong.any():
             row = seen.reshape(-1, seen.shape[-1])[wrong.any(-1).argmax()]
@@ -213,8 +213,16 @@ def sample_numbers(arrays: Arrays, argument: str, mask: Any) -> Any:
     return numbers
 
 
+def _single(numbers: npt.NDArray[Any]) -> bool:
+    """Whether all numbers are 0 and 1, as in the usual mask, which takes a sixth of the time."""
+    return bool(numbers.min(initial=0) >= 0 and numbers.max(initial=0) <= 1)
+
+
 def before_samples(arrays: Arrays, numbers: Any, counted: Any) -> Any:
     """The sum of `counted`, all [..., s], over the tokens before the sample of each token."""
+    seen = arrays.seen(numbers)
+    if seen is not None and _single(seen):
+        return 0
     axis = numbers.ndim - 1  # torch's DTensors sum along the wrong axis if counted from the end
     so_far = arrays.running_max(numbers)
     # A slice of s - 1 columns would make torch.export ask for lengths other than 2.
