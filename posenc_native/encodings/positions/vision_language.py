@@ -71,8 +71,8 @@ def vision_language_positions(
     Returns:
         ``(positions, deltas)``, int64 ``[3, b, s]`` and ``[b]``. A token n of a row that is
         generated later, counted without padding, has position n + delta on all axes. With several
-        samples in a row, n counts in the last one. With `starts`, positions are ``[3, t]`` or
-        ``[3, 1, t]``, and deltas ``[rows]``, one for each packed row.
+        samples in a row, delta is that of the last one, in which n counts. With `starts`, positions
+        are ``[3, t]`` or ``[3, 1, t]``, and deltas ``[rows]``: one for each packed row.
 
     Raises:
         ValueError: the shapes do not fit; a size is negative or not a multiple of its merge size;
