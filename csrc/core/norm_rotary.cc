@@ -1,6 +1,7 @@
 #include "core/norm_rotary.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,8 @@ namespace {
 constexpr const char* kWeightNames[] = {"q_weight", "k_weight"};
 constexpr const char* kNames[] = {"q", "k"};
 constexpr const char* kCacheNames[] = {"keys", "values"};
+constexpr const char* kScaleNames[] = {"k_scale", "v_scale"};
+constexpr const char* kMadeScaleNames[] = {"scales[0]", "scales[1]"};
 
 // The rotation alone.
 RotaryCall rotation_of(const NormRotaryCall& call) {
@@ -119,6 +122,74 @@ void check_values(const NormRotaryCall& call, NormRotaryArgs& args) {
                        stride_of(v, axes.dim)};
 }
 
+bool is_scale(float value) { return value > 0 && value <= std::numeric_limits<float>::max(); }
+
+// What the numbers of a cache are divided by: one number, or of one or all heads.
+void check_scale(const NormRotaryCall& call, int i, int64_t heads, Scaling& scaling) {
+  const char* const name = kScaleNames[i];
+  const Array* const of_heads = call.scales_of_heads[i];
+  scaling.value = static_cast<float>(call.scales[i]);
+  if (of_heads == nullptr) {
+    if (is_scale(scaling.value)) return;
+    fail_value(call.function, name, "a positive finite number in float32", shown(call.scales[i]));
+  }
+  if (of_heads->dtype != Dtype::kFloat32) {
+    fail_type(call.function, name, "dtype float32", of_heads->dtype_name);
+  }
+  const int64_t count = of_heads->rank == 1 ? of_heads->shape[0] : of_heads->rank == 0 ? 1 : -1;
+  if (count != 1 && count != heads) {
+    fail_value(call.function, name,
+               "a number, or shape [1] or [H] = [" + std::to_string(heads) + "]",
+               "shape " + shape_string(*of_heads));
+  }
+  scaling.of_heads = static_cast<const float*>(of_heads->data);
+  scaling.head_stride = count == 1 ? 0 : of_heads->stride[0];
+  for (int64_t head = 0; of_heads->readable && head < std::min(count, heads); ++head) {
+    const float value = scaling.of_head(head);
+    if (is_scale(value)) continue;
+    fail_value(call.function, name, "positive finite numbers", shown(static_cast<double>(value)));
+  }
+}
+
+// Memory for the scales of a cache: its axes without d.
+void check_made_scales(const NormRotaryCall& call, int i, Scaling& scaling) {
+  const Array &cache = *call.caches[i], &made = *call.made_scales[i];
+  const char* const name = kMadeScaleNames[i];
+  if (made.dtype != Dtype::kFloat32) {
+    fail_type(call.function, name, "dtype float32", made.dtype_name);
+  }
+  if (made.rank != cache.rank - 1 || !std::equal(made.shape, made.shape + made.rank, cache.shape)) {
+    fail_value(call.function, name,
+               std::string("the shape of ") + kCacheNames[i] + " without d, " +
+                   to_string(cache.shape, cache.rank - 1),
+               shape_string(made));
+  }
+  const std::string_view layout = call.cache_layout;
+  scaling.made = static_cast<float*>(made.data);
+  scaling.made_row = stride_of(made, std::max(axis_of(layout, 'b'), axis_of(layout, 'p')));
+  scaling.made_slot = made.stride[axis_of(layout, 's')];
+  scaling.made_head = made.stride[axis_of(layout, 'h')];
+}
+
+void check_scaling(const NormRotaryCall& call, int i, int64_t heads, Scaling& scaling) {
+  const Array& cache = *call.caches[i];
+  const bool divides = call.scales_of_heads[i] != nullptr || call.scales[i] != 1.0;
+  const char* const name = divides ? kScaleNames[i] : kMadeScaleNames[i];
+  const bool makes = call.made_scales[i] != nullptr;
+  if (!is_eight_bits(cache.dtype)) {
+    if (!divides && !makes) return;
+    fail_value(call.function, name,
+               std::string("None, or ") + kCacheNames[i] + " of float8_e4m3fn, float8_e5m2 or int8",
+               std::string(kCacheNames[i]) + " of " + cache.dtype_name);
+  }
+  if (divides && makes) {
+    fail_value(call.function, name, "None beside memory for scales", "a scale");
+  }
+  scaling.dtype = cache.dtype;
+  check_scale(call, i, heads, scaling);
+  if (makes) check_made_scales(call, i, scaling);
+}
+
 void check_caches(const NormRotaryCall& call, NormRotaryArgs& args) {
   const std::string_view layout = call.cache_layout;
   const int row = std::max(axis_of(layout, 'b'), axis_of(layout, 'p')), slot = axis_of(layout, 's'),
@@ -136,9 +207,10 @@ void check_caches(const NormRotaryCall& call, NormRotaryArgs& args) {
   for (int i = 0; i < 2; ++i) {
     const Array& cache = *call.caches[i];
     const char* const name = kCacheNames[i];
-    check_real(call.function, name, cache);
-    if (cache.dtype != args.rotary.dtype) {
-      fail_type(call.function, name, std::string("the dtype of k, ") + call.in[1]->dtype_name,
+    if (cache.dtype != args.rotary.dtype && !is_eight_bits(cache.dtype)) {
+      fail_type(call.function, name,
+                std::string("the dtype of k, ") + call.in[1]->dtype_name +
+                    ", or float8_e4m3fn, float8_e5m2 or int8",
                 cache.dtype_name);
     }
     if (cache.rank != rank) {
@@ -162,8 +234,9 @@ void check_caches(const NormRotaryCall& call, NormRotaryArgs& args) {
       fail_value(call.function, name, "as many slots as keys, " + shape_string(*call.caches[0]),
                  "shape " + shape_string(cache));
     }
-    *targets[i] = {cache.data, stride_of(cache, row), cache.stride[slot], cache.stride[head],
-                   cache.stride[dim]};
+    *targets[i] = {cache.data,         stride_of(cache, row), cache.stride[slot],
+                   cache.stride[head], cache.stride[dim],     {}};
+    check_scaling(call, i, heads, targets[i]->scaling);
   }
 }
 
@@ -251,13 +324,18 @@ void check_memory(const NormRotaryCall& call) {
                         {"q_weight", call.weights[0]},
                         {"k_weight", call.weights[1]},
                         {"slots", call.slots},
+                        {kScaleNames[0], call.scales_of_heads[0]},
+                        {kScaleNames[1], call.scales_of_heads[1]},
                         {"positions", call.positions},
                         {"inv_freq", call.inv_freq},
                         {"axis_map", call.axis_map},
                         {"cos", call.cosine},
                         {"sin", call.sine},
                         {"rows", call.rows}};
-  const Named caches[] = {{kCacheNames[0], call.caches[0]}, {kCacheNames[1], call.caches[1]}};
+  const Named written[] = {{kCacheNames[0], call.caches[0]},
+                           {kCacheNames[1], call.caches[1]},
+                           {kMadeScaleNames[0], call.made_scales[0]},
+                           {kMadeScaleNames[1], call.made_scales[1]}};
   const auto check = [&](const Named& out, const Named& other) {
     if (other.array == nullptr || other.array == out.array || !out.bounds.meet(other.bounds) ||
         !may_overlap(*out.array, *other.array)) {
@@ -266,19 +344,19 @@ void check_memory(const NormRotaryCall& call) {
     fail_value(call.function, out.name, std::string("no memory in common with ") + other.name,
                "an overlap");
   };
-  for (int i = 0; i < 2; ++i) {
-    if (call.caches[i] == nullptr) continue;
-    const Array& cache = *call.caches[i];
-    check_output(call.function, kCacheNames[i], cache, cache.shape, cache.rank, cache);
-    for (const Named& one : read) check(caches[i], one);
-    check(caches[i], caches[1 - i]);
+  for (const Named& to : written) {
+    if (to.array == nullptr) continue;
+    const Array& array = *to.array;
+    check_output(call.function, to.name, array, array.shape, array.rank, array);
+    for (const Named& one : read) check(to, one);
+    for (const Named& other : written) check(to, other);
   }
   // The rest of what a rotation reads has been looked at.
   for (int i = 0; i < 2; ++i) {
     if (call.out[i] == nullptr) continue;
     const Named out(call.out[i] == call.in[i] ? kNames[i] : call.out_names[i], call.out[i]);
-    for (const Named& cache : caches) check(out, cache);
-    for (int j = 2; j < 6; ++j) check(out, read[j]);
+    for (const Named& other : written) check(out, other);
+    for (int j = 2; j < 8; ++j) check(out, read[j]);
   }
 }
 
@@ -310,6 +388,7 @@ NormRotaryGradientArgs check_norm_rotary_gradient(const NormRotaryCall& call,
                                                   const Array* const* grads) {
   NormRotaryGradientArgs args;
   args.forward = check_norm_rotary(call);
+  if (!call.norm) fail_value(call.function, "norm", "True for a gradient of the norm", "False");
   const Axes axes(call.layout);
   for (int i = 0; i < 2; ++i) {
     const Array &grad = *grads[i], &x = *call.in[i];

@@ -6,6 +6,8 @@
 //   q ──► y ──► out           k ──► y ──► out, or the slot of its token, or both
 //                             v ────────► the slot of its token, bit for bit
 //
+// A cache of 8 bits has y, or v, divided by a scale (core/eight_bits.h).
+//
 // The mean is over the dims of a head, or over all heads of a token. The sum of the squares has one
 // order, in which vectors of any length and the threads of a warp can add:
 //
@@ -18,6 +20,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "core/eight_bits.h"
 #include "core/rotary.h"
 
 namespace posenc {
@@ -37,6 +40,10 @@ struct NormRotaryOptions : RotaryOptions {
   const Array* slots = nullptr;
   std::string_view cache_layout = "bhsd";  // letters of s, h, d, and b or p or neither
   bool return_k = false;
+  // Of caches of 8 bits, of keys and values: what numbers are divided by, or memory for that.
+  double scales[2] = {1.0, 1.0};
+  const Array* scales_of_heads[2] = {};
+  const Array* made_scales[2] = {};
 
   template <typename Reader>
   constexpr void for_each(AnglesFrom angles, bool append, Reader& reader) {
@@ -55,6 +62,12 @@ struct NormRotaryOptions : RotaryOptions {
     reader.array("slots", slots);
     reader.text("cache_layout", cache_layout);
     reader.boolean("return_k", return_k);
+    reader.number("k_scale", scales[0]);
+    reader.number("v_scale", scales[1]);
+    reader.optional_array("k_scale_of_heads", scales_of_heads[0]);
+    reader.optional_array("v_scale_of_heads", scales_of_heads[1]);
+    reader.optional_output("k_scales", made_scales[0]);
+    reader.optional_output("v_scales", made_scales[1]);
   }
 };
 
@@ -92,6 +105,7 @@ struct CacheTarget {
   int64_t row_stride = 0;   // from batch to batch, or from page to page
   int64_t slot_stride = 0;  // within a row
   int64_t head_stride = 0, dim_stride = 1;
+  Scaling scaling;
 };
 
 struct NormRotaryArgs {
@@ -127,11 +141,25 @@ struct NormRotaryArgs {
     return slot < 0 || slot >= all ? kNowhere : slot;
   }
 
+  POSENC_HD bool has_eight_bits() const {
+    return keys.scaling.is_eight_bits() || values.scaling.is_eight_bits();
+  }
+
   // Where the heads of a slot are in a cache, in elements, or kNowhere.
   POSENC_HD int64_t place_of_slot(const CacheTarget& cache, int64_t batch, int64_t slot) const {
     if (slot == kNowhere) return kNowhere;
+    return place_of_slot(cache.row_stride, cache.slot_stride, batch, slot);
+  }
+  POSENC_HD int64_t place_of_slot(int64_t row_stride, int64_t slot_stride, int64_t batch,
+                                  int64_t slot) const {
     const int64_t row = paged ? slot / row_slots : cache_batch ? batch : 0;
-    return row * cache.row_stride + (paged ? slot % row_slots : slot) * cache.slot_stride;
+    return row * row_stride + (paged ? slot % row_slots : slot) * slot_stride;
+  }
+  // The place of a scale that is made for a head of a slot, which is not kNowhere.
+  POSENC_HD int64_t place_of_scale(const Scaling& scaling, int64_t batch, int64_t slot,
+                                   int64_t head) const {
+    return place_of_slot(scaling.made_row, scaling.made_slot, batch, slot) +
+           head * scaling.made_head;
   }
   // Likewise those of a token.
   POSENC_HD int64_t place(const CacheTarget& cache, int64_t batch, int64_t token) const {

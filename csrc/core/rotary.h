@@ -437,6 +437,9 @@ struct RotaryOptionCount {
   constexpr void integer(const char* /*name*/, int64_t /*value*/) { ++all; }
   constexpr void number(const char* /*name*/, double /*value*/) { ++all; }
   constexpr void boolean(const char* /*name*/, bool /*value*/) { ++all; }
+  constexpr void optional_output(const char* name, const Array* value) {
+    optional_array(name, value);
+  }
 };
 
 // What a caller passes, before any check: the options and the tensors in[i] -> out[i].

@@ -21,6 +21,8 @@ enum class Dtype : uint8_t {
   kUInt32,
   kInt64,
   kUInt64,
+  kFloat8E4M3,  // without infinities
+  kFloat8E5M2,
   kOther,  // bool, complex and whatever else nobody can use here
 };
 
@@ -28,6 +30,8 @@ constexpr int64_t item_size(Dtype dtype) {
   switch (dtype) {
     case Dtype::kInt8:
     case Dtype::kUInt8:
+    case Dtype::kFloat8E4M3:
+    case Dtype::kFloat8E5M2:
       return 1;
     case Dtype::kFloat16:
     case Dtype::kBFloat16:
@@ -45,6 +49,10 @@ constexpr int64_t item_size(Dtype dtype) {
 
 constexpr bool is_integer(Dtype dtype) { return dtype >= Dtype::kInt8 && dtype <= Dtype::kUInt64; }
 constexpr bool is_real(Dtype dtype) { return dtype <= Dtype::kFloat64; }
+// What a result may be kept in, divided by a scale.
+constexpr bool is_eight_bits(Dtype dtype) {
+  return dtype == Dtype::kFloat8E4M3 || dtype == Dtype::kFloat8E5M2 || dtype == Dtype::kInt8;
+}
 
 constexpr int kMaxRank = 16;
 

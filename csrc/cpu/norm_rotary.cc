@@ -18,6 +18,7 @@
 
 #include "core/norm_rotary.h"
 #include "core/visit_type.h"
+#include "cpu/eight_bits-inl.h"
 #include "cpu/elements-inl.h"
 #include "cpu/norm_rotary_rows-inl.h"
 #include "hwy/cache_control.h"
@@ -70,14 +71,31 @@ HWY_ATTR void copy_row(const T* from, int64_t from_step, T* to, int64_t to_step,
   }
 }
 
+template <typename T>
+HWY_INLINE void request_later(const T* row, int64_t count) {
+  constexpr int64_t kLine = kLineBytes / static_cast<int64_t>(sizeof(T));
+  for (int64_t i = 0; i < count; i += kLine) prefetch_later(row + i);
+}
+
 // The values of a token into their cache.
 template <typename T>
 HWY_ATTR void append_values(const NormRotaryArgs& args, int64_t batch, int64_t token) {
-  const CachePlace<T> place(args, args.values, batch, token);
-  if (place.first == nullptr) return;
   const HeadStrides& strides = args.v.in_strides;
   const T* const from =
       static_cast<const T*>(args.v.in) + batch * strides.batch + token * strides.token;
+  if (args.values.scaling.is_eight_bits()) {
+    const int64_t slot = args.slot(batch, token);
+    const int64_t next = tokens_ahead(strides, static_cast<int64_t>(sizeof(T)));
+    for (int64_t head = 0; head < args.v.heads; ++head) {
+      const T* const row = from + head * strides.head;
+      request_later(row + next, strides.dim == 1 ? args.v_dim : 0);
+      append_eight_bits(args, args.values, batch, slot, head, row, strides.dim, args.v_dim,
+                        args.rotary.non_temporal);
+    }
+    return;
+  }
+  const CachePlace<T> place(args, args.values, batch, token);
+  if (place.first == nullptr) return;
   int64_t heads = args.v.heads, count = args.v_dim;
   if (strides.dim == 1 && strides.head == count && args.values.dim_stride == 1 &&
       args.values.head_stride == count) {  // one run
@@ -87,8 +105,7 @@ HWY_ATTR void append_values(const NormRotaryArgs& args, int64_t batch, int64_t t
   const int64_t ahead = tokens_ahead(strides, static_cast<int64_t>(sizeof(T)));
   for (int64_t head = 0; head < heads; ++head) {
     const T* const row = from + head * strides.head;
-    constexpr int64_t kLine = kLineBytes / static_cast<int64_t>(sizeof(T));
-    for (int64_t i = 0; i < count && strides.dim == 1; i += kLine) prefetch_later(row + ahead + i);
+    request_later(row + ahead, strides.dim == 1 ? count : 0);
     copy_row(row, strides.dim, place.of_head(head), args.values.dim_stride, count,
              args.rotary.non_temporal);
   }
@@ -119,6 +136,10 @@ class WholeRows {
         row_(args.rotary),
         factors_{{args, 0, PartialSums<T>::kChunk, kEvenOddChunks<T>},
                  {args, 1, PartialSums<T>::kChunk, kEvenOddChunks<T>}} {
+    if (keys_have_eight_bits()) {
+      numbers_.resize(static_cast<size_t>(args.rotary.head_dim));
+      return;
+    }
     if (!args.appends() || args.rotary.tensors[1].out == nullptr) return;
     // Rows go to two places from a line's beginning: they are copied by whole lines.
     staged_.resize(static_cast<size_t>(args.rotary.head_dim + kLineBytes));
@@ -162,6 +183,7 @@ class WholeRows {
     int64_t angle_step;
     const Number* factor;
     int64_t factor_step;
+    int64_t batch, first_token, first_head, token_step, head_step;  // of rows, for 8 bits
     bool stream_out, stream_slots;
     bool alike;     // angles, factors and places of all rows
     int64_t ahead;  // from a row to one that comes later
@@ -169,7 +191,8 @@ class WholeRows {
 
   // Along memory. Where the heads of a token are neighbors, q, k and v of a token may be too.
   HWY_ATTR void run_block(const Block& block) {
-    for (int64_t t = 0; args_.appends() && t < block.count; ++t) {
+    const bool places = args_.appends() && !keys_have_eight_bits();
+    for (int64_t t = 0; places && t < block.count; ++t) {
       places_[t] = CachePlace<T>(args_, args_.keys, block.batch, block.first + t).first;
     }
     Run runs[2];
@@ -197,7 +220,7 @@ class WholeRows {
     const RotaryTensor& x = args_.rotary.tensors[tensor];
     const int64_t per_token = static_cast<int64_t>(angles_.numbers());
     const int64_t of_head = factors_[tensor].stride();
-    const bool cached = tensor == 1 && args_.appends();
+    const bool cached = tensor == 1 && args_.appends() && !keys_have_eight_bits();
     const bool streams = args_.rotary.non_temporal && HWY_ARCH_X86 != 0;
     const HeadStrides &in = x.in_strides, &out = x.out_strides;
     Run run{};
@@ -213,6 +236,10 @@ class WholeRows {
                        in_lines(args_.keys.data, args_.keys.row_stride | args_.keys.slot_stride |
                                                      args_.keys.head_stride);
     run.ahead = tokens_ahead(in, kSize);
+    run.batch = block.batch;
+    run.first_token = block.first;
+    run.token_step = along_tokens ? 1 : 0;
+    run.head_step = along_tokens ? 0 : 1;
     run.alike = !along_tokens && of_head == 0 && (run.out == nullptr || run.place == nullptr);
     if (along_tokens) {
       run.count = block.count;
@@ -237,6 +264,7 @@ class WholeRows {
     run.factor = factors_[run.tensor].of_head(head);
     run.slot_step = 0;
     run.first_slot = head * args_.keys.head_stride;
+    run.first_head = head;
     return run;
   }
 
@@ -246,6 +274,7 @@ class WholeRows {
     run.in += t * x.in_strides.token;
     if (run.out != nullptr) run.out += t * x.out_strides.token;
     if (run.place != nullptr) run.place += t;
+    run.first_token += t;
     run.cosine += t * per_token;
     run.sine += t * per_token;
     return run;
@@ -272,6 +301,10 @@ class WholeRows {
       const int64_t end = std::min(i + kRowsTogether, run.count);
       if (sums_here) find_roots(run, row, i, end, roots);
       int64_t j = i;
+      for (; run.tensor == 1 && keys_have_eight_bits() && j < end; ++j) {
+        request(run, j);
+        write_eight_bits(run, row, j, roots + (j - i));
+      }
       for (; run.alike && j + kAtOnce <= end; j += kAtOnce) {
         for (int k = 0; k < kAtOnce; ++k) request(run, j + k);
         write<kAtOnce>(run, row, j, roots + (j - i));
@@ -339,9 +372,25 @@ class WholeRows {
     }
   }
 
+  bool keys_have_eight_bits() const { return args_.keys.scaling.is_eight_bits(); }
+
+  // A row of keys, as Numbers first: it is rounded once for each place.
+  HWY_ATTR void write_eight_bits(const Run& run, const Row& row, int64_t i, const Number* roots) {
+    row.template write<Store::kOrdinary, 1>(
+        run.in + i * run.in_step, 0, numbers_.data(), 0, roots, run.factor + i * run.factor_step,
+        run.cosine + i * run.angle_step, run.sine + i * run.angle_step);
+    const int64_t token = run.first_token + i * run.token_step;
+    append_eight_bits(args_, args_.keys, run.batch, args_.slot(run.batch, token),
+                      run.first_head + i * run.head_step, numbers_.data(), 1, args_.rotary.head_dim,
+                      args_.rotary.non_temporal);
+    if (run.out == nullptr) return;
+    convert_run<true>(numbers_.data(), 1, args_.rotary.head_dim, run.out + i * run.out_step);
+  }
+
   const NormRotaryArgs& args_;
   const Row row_;
   const NormFactors<Number> factors_[2];
+  std::vector<Number> numbers_;
   std::vector<T> staged_;
   T* stage_ = nullptr;
   T* places_[kMaxBlockTokens];  // in the cache of keys, of the block's tokens; null: nowhere
@@ -367,7 +416,9 @@ class AnyRows {
     for (int64_t row = begin; row < end; ++row) {
       const int64_t batch = row / rotary.tokens, token = row % rotary.tokens;
       rotation_.go_to(batch, token);
-      const CachePlace<T> place(args_, args_.keys, batch, token);
+      const bool eight_bits = args_.keys.scaling.is_eight_bits();
+      const CachePlace<T> place =
+          eight_bits ? CachePlace<T>() : CachePlace<T>(args_, args_.keys, batch, token);
       for (int i = 0; i < rotary.tensor_count; ++i) {
         const RotaryTensor& x = rotary.tensors[i];
         Number token_root = 0;
@@ -387,7 +438,12 @@ class AnyRows {
           if (args_.norm_first || !args_.norm) rotation_.template turn<false>(row_, head);
           row_.round_to_row(rounded_.data());
           write(result_of<T>(x, batch, token, head), x.out_strides.dim);
-          if (i == 1) write(place.of_head(head), args_.keys.dim_stride);
+          if (i == 1 && eight_bits) {
+            append_eight_bits(args_, args_.keys, batch, args_.slot(batch, token), head, row_.data(),
+                              1, rotary.head_dim);
+          } else if (i == 1) {
+            write(place.of_head(head), args_.keys.dim_stride);
+          }
         }
       }
       if (args_.appends()) append_values<T>(args_, batch, token);

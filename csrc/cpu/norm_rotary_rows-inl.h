@@ -130,12 +130,13 @@ class WholeRow {
     turn<T, kRounding>(d, a1, b1, angles.cosine2, angles.sine2);
   }
 
-  // kCount rows at these steps, each with a root of its own. `to` may be `in`.
-  template <Store kStore, int kCount>
-  HWY_ATTR HWY_INLINE void write(const T* in, int64_t in_step, T* to, int64_t to_step,
+  // kCount rows at these steps, each with a root of its own. `to` may be `in`. To: T, or Number for
+  // results that are not rounded.
+  template <Store kStore, int kCount, typename To>
+  HWY_ATTR HWY_INLINE void write(const T* in, int64_t in_step, To* to, int64_t to_step,
                                  const Number* roots, const Number* factor, const Number* cosine,
                                  const Number* sine) const {
-    Rows<kCount> rows;
+    Rows<kCount, To> rows;
     unrolled<kCount>([&](auto j) POSENC_INLINED {
       rows.in[j] = in + j * in_step;
       rows.to[j] = to + j * to_step;
@@ -159,12 +160,24 @@ class WholeRow {
   }
 
  private:
-  template <int kCount>
+  template <int kCount, typename To>
   struct Rows {
     const T* in[kCount];
-    T* to[kCount];
+    To* to[kCount];
     V root[kCount];
   };
+
+  template <Store kStore, typename To>
+  static HWY_INLINE void store(V x0, V x1, To* to) {
+    const D d;
+    if constexpr (std::is_same_v<To, T>) {
+      store_chunk<kStore, kInstructions>(x0, x1, d, to);
+    } else if constexpr (kEvenOddChunks<T>) {
+      hn::StoreInterleaved2(x0, x1, d, to);
+    } else {
+      store_twice<kStore>(x0, x1, d, to);
+    }
+  }
 
   // Of a chunk, in registers.
   struct Factors {
@@ -184,16 +197,16 @@ class WholeRow {
     }
   };
 
-  template <Store kStore, int kCount>
-  static HWY_INLINE void copy(const Rows<kCount>& rows, int64_t dim, const Number* factor) {
+  template <Store kStore, int kCount, typename To>
+  static HWY_INLINE void copy(const Rows<kCount, To>& rows, int64_t dim, const Number* factor) {
     const D d;
-    if constexpr (kNorm) {
+    if constexpr (kNorm || !std::is_same_v<To, T>) {
       const Factors factors(factor + dim);
       unrolled<kCount>([&](auto j) POSENC_INLINED {
         V x0, x1;
         load_chunk(d, rows.in[j] + dim, x0, x1);
         factors.scale(x0, x1, rows.root[j]);
-        store_chunk<kStore, kInstructions>(x0, x1, d, rows.to[j] + dim);
+        store<kStore>(x0, x1, rows.to[j] + dim);
       });
     } else {  // bit for bit
       const hn::Repartition<Bits<T>, D> bits;
@@ -206,8 +219,8 @@ class WholeRow {
     }
   }
 
-  template <Store kStore, int kCount>
-  HWY_INLINE void turn_partners(const Rows<kCount>& rows, int64_t dim, const Number* factor,
+  template <Store kStore, int kCount, typename To>
+  HWY_INLINE void turn_partners(const Rows<kCount, To>& rows, int64_t dim, const Number* factor,
                                 const Number* cosine, const Number* sine) const {
     const D d;
     const Factors of_a(factor + dim), of_b(factor + dim + half_);
@@ -223,13 +236,13 @@ class WholeRow {
       of_b.scale(b0, b1, rows.root[j]);
       turn<T, kRounding>(d, a0, b0, angles.cosine1, angles.sine1);
       turn<T, kRounding>(d, a1, b1, angles.cosine2, angles.sine2);
-      store_chunk<kStore, kInstructions>(a0, a1, d, rows.to[j] + dim);
-      store_chunk<kStore, kInstructions>(b0, b1, d, rows.to[j] + dim + half_);
+      store<kStore>(a0, a1, rows.to[j] + dim);
+      store<kStore>(b0, b1, rows.to[j] + dim + half_);
     });
   }
 
-  template <Store kStore, int kCount>
-  static HWY_INLINE void turn_neighbours(const Rows<kCount>& rows, int64_t dim,
+  template <Store kStore, int kCount, typename To>
+  static HWY_INLINE void turn_neighbours(const Rows<kCount, To>& rows, int64_t dim,
                                          const Number* factor, const Number* cosine,
                                          const Number* sine) {
     const D d;
@@ -239,7 +252,7 @@ class WholeRow {
       load_chunk(d, rows.in[j] + dim, x0, x1);
       factors.scale(x0, x1, rows.root[j]);
       turn_chunk(x0, x1, cosine, sine);
-      store_chunk<kStore, kInstructions>(x0, x1, d, rows.to[j] + dim);
+      store<kStore>(x0, x1, rows.to[j] + dim);
     });
   }
 

@@ -40,10 +40,22 @@ __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocksPerProcessor)
             thread.turn();
             __syncthreads();
           }
+          if (thread.makes_scales()) {
+            thread.keep_largest();
+            __syncthreads();
+          }
           thread.write();
         }
         __syncthreads();
       }
+    }
+    for (int64_t round = 0; round < thread.value_rounds(); ++round) {
+      thread.read_value(round);
+      __syncthreads();
+      thread.keep_largest_value();
+      __syncthreads();
+      thread.write_value();
+      __syncthreads();
     }
     thread.append_values();
   });

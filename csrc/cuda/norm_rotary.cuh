@@ -11,6 +11,7 @@
 //   2. every lane adds the 32 sums, in the order of the CPU: r; x r w, in place
 //   3. pairs are turned in shared memory, whatever their partners are; a lane has both of a pair
 //   4. rounded, and written: out, a cache, or both
+//   5. values -> their slots; into a cache of 8 bits by heads too, a warp for each
 //
 // All threads of a block take the same steps: none of them waits in a branch. kVector: numbers of
 // an access, 2 where memory allows it.
@@ -153,7 +154,11 @@ class NormRotaryBlock {
   // visit(dim, how many) for the dims of a lane.
   template <typename Visit>
   POSENC_HD void for_own_dims(const Visit& visit) const {
-    const int dims = static_cast<int>(rotary_.head_dim);
+    for_own_dims(rotary_.head_dim, visit);
+  }
+  template <typename Visit>
+  POSENC_HD void for_own_dims(int64_t of_head, const Visit& visit) const {
+    const int dims = static_cast<int>(of_head);
     for (int dim = 2 * x_; dim < dims; dim += kPartialSums) {
       visit(dim, dim + 1 < dims ? 2 : 1);
     }
@@ -431,15 +436,49 @@ class NormRotaryThread : public NormRotaryBlock<T, kVector> {
       Block::write_row(row_numbers(), to, x.out_strides.dim);
     }
     if (at_.tensor == 0 || !args_.appends()) return;
+    if (args_.keys.scaling.is_eight_bits()) return write_eight_bits(args_.keys, rotary_.head_dim);
     const int64_t place = args_.place(args_.keys, at_.batch, at_.token);
     if (place == NormRotaryArgs::kNowhere) return;
     T* const to = static_cast<T*>(args_.keys.data) + place + at_.head * args_.keys.head_stride;
     Block::write_row(row_numbers(), to, args_.keys.dim_stride);
   }
 
+  // Of the magnitudes of a row that goes into a cache of 8 bits, for the scale that is made of
+  // them.
+  POSENC_HD bool makes_scales() const { return args_.keys.scaling.made != nullptr; }
+  POSENC_HD void keep_largest() const { keep_largest(rotary_.head_dim); }
+  POSENC_HD void keep_largest_value() const { keep_largest(args_.v_dim); }
+
+  // Rounds of heads of values, where these become numbers of 8 bits.
+  POSENC_HD int64_t value_rounds() const {
+    if (!appends_values_ || !args_.values.scaling.is_eight_bits()) return 0;
+    return divide(plan_.tokens * args_.v.heads + plan_.threads_y - 1, plan_.threads_y);
+  }
+  POSENC_HD void read_value(int64_t round) {
+    const int64_t i = round * plan_.threads_y + y_;
+    const int64_t token = args_.v.heads == 0 ? plan_.tokens : divide(i, args_.v.heads);
+    const int64_t row = first_row_ + token;
+    const bool there = token < plan_.tokens && row < rotary_.rows();
+    const int64_t batch = divide(there ? row : 0, rotary_.tokens);
+    at_ = {1,   i - token * args_.v.heads, batch, (there ? row : 0) - batch * rotary_.tokens,
+           row, static_cast<int>(token),   there};
+    if (!there) return;
+    const HeadStrides& in = args_.v.in_strides;
+    const T* const from = static_cast<const T*>(args_.v.in) + Block::place(in, at_);
+    Number* const numbers = row_numbers();
+    Block::for_own_dims(args_.v_dim, [&](int dim, int count) {
+      numbers[dim] = to_real(read_packet<T, 1>(from + dim * in.dim).numbers[0]);
+      numbers[dim + 1] =
+          count == 2 ? to_real(read_packet<T, 1>(from + (dim + 1) * in.dim).numbers[0]) : 0;
+    });
+  }
+  POSENC_HD void write_value() const {
+    if (at_.there) write_eight_bits(args_.values, args_.v_dim);
+  }
+
   // The values of the piece's tokens, bit for bit.
   POSENC_HD void append_values() const {
-    if (!appends_values_) return;
+    if (!appends_values_ || args_.values.scaling.is_eight_bits()) return;
     const int64_t of_head = divide(args_.v_dim, kVector), of_token = args_.v.heads * of_head;
     const HeadStrides& in = args_.v.in_strides;
     const CacheTarget& cache = args_.values;
@@ -468,6 +507,53 @@ class NormRotaryThread : public NormRotaryBlock<T, kVector> {
     return Block::of_warps() + plan_.threads_y * (plan_.row_numbers + kLanes);
   }
 
+  // By their bits: a NaN is larger than all others.
+  POSENC_HD void keep_largest(int64_t dims) const {
+    if (!at_.there) return;
+    uint32_t most = 0;
+    const Number* const row = row_numbers();
+    Block::for_own_dims(dims, [&](int dim, int count) {
+      for (int i = 0; i < count; ++i) {
+        const uint32_t bits = bits_from_float(static_cast<float>(row[dim + i])) & 0x7fffffff;
+        most = bits > most ? bits : most;
+      }
+    });
+    lane_sums()[x_] = static_cast<Number>(float_from_bits(most));
+  }
+
+  POSENC_HD float largest_of_lanes() const {
+    uint32_t most = 0;
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const uint32_t bits = bits_from_float(static_cast<float>(lane_sums()[lane]));
+      most = bits > most ? bits : most;
+    }
+    return float_from_bits(most);
+  }
+
+  // The row in shared memory into the slot of its token.
+  POSENC_HD void write_eight_bits(const CacheTarget& cache, int64_t dims) const {
+    const int64_t slot = args_.slot(at_.batch, at_.token);
+    if (slot == NormRotaryArgs::kNowhere) return;
+    const Scaling& scaling = cache.scaling;
+    float scale = scaling.of_head(at_.head);
+    if (scaling.made != nullptr) {
+      const float made = scaling.of_largest(largest_of_lanes());
+      if (x_ == 0) {
+        scaling.made[args_.place_of_scale(scaling, at_.batch, slot, at_.head)] = made;
+      }
+      scale = Scaling::divisor(made);
+    }
+    uint8_t* const to = static_cast<uint8_t*>(cache.data) +
+                        args_.place_of_slot(cache, at_.batch, slot) + at_.head * cache.head_stride;
+    const Number* const row = row_numbers();
+    Block::for_own_dims(dims, [&](int dim, int count) {
+      for (int i = 0; i < count; ++i) {
+        const float x = static_cast<float>(row[dim + i]) / scale;
+        to[(dim + i) * cache.dim_stride] = round_to_eight_bits(scaling.dtype, x);
+      }
+    });
+  }
+
   int64_t first_row_, first_head_, heads_;
   bool appends_values_;
   Head at_;
@@ -494,7 +580,7 @@ inline bool fits_two(const NormRotaryArgs& args) {
   for (const CacheTarget* cache : {&args.keys, &args.values}) {
     const HeadStrides strides = {cache->row_stride, cache->slot_stride, cache->head_stride,
                                  cache->dim_stride};
-    fits = fits && fits_two(cache->data, strides, size);
+    fits = fits && (cache->scaling.is_eight_bits() || fits_two(cache->data, strides, size));
   }
   return fits;
 }
@@ -513,6 +599,12 @@ auto visit_norm_rotary_thread(const NormRotaryArgs& args, const Visit& visit) {
   return visit_norm_thread<NormRotaryThread>(args.rotary.dtype, fits_two(args), visit);
 }
 
+// Dims of the rows that go through shared memory.
+inline int64_t widest_row(const NormRotaryArgs& args) {
+  const int64_t dims = args.rotary.head_dim;
+  return args.values.scaling.is_eight_bits() ? std::max(dims, args.v_dim) : dims;
+}
+
 // Shared memory has room for one head, or the call is an error before anything is launched.
 template <typename Bytes>
 void check_head_dim(const NormRotaryArgs& args, NormRotaryPlan plan, const Bytes& bytes) {
@@ -526,10 +618,10 @@ void check_head_dim(const NormRotaryArgs& args, NormRotaryPlan plan, const Bytes
   const int64_t fixed = bytes_of(0), of_two = bytes_of(2) - fixed;
   const int64_t left = static_cast<int64_t>(Policy::kSharedBytes) - fixed;
   const int64_t most = left < 0 ? 0 : left / of_two * 2;
-  if (args.rotary.head_dim <= most) return;
+  if (widest_row(args) <= most) return;
   std::string expected = "a head_dim of at most " + std::to_string(most) + " on CUDA";
   if (args.over_token) expected += " for a mean over " + std::to_string(plan.heads) + " heads";
-  fail_value(args.function, "q", expected, std::to_string(args.rotary.head_dim));
+  fail_value(args.function, "q", expected, std::to_string(widest_row(args)));
 }
 
 // Warps and tokens of a block, as many as shared memory has room for: bytes(plan) of it.
@@ -537,7 +629,7 @@ template <typename Bytes>
 void fit_shared_memory(const NormRotaryArgs& args, NormRotaryPlan& plan, int most_tokens,
                        const Bytes& bytes) {
   check_head_dim(args, plan, bytes);
-  plan.row_numbers = static_cast<int>((args.rotary.head_dim + 1) / 2 * 2);
+  plan.row_numbers = static_cast<int>((widest_row(args) + 1) / 2 * 2);
   plan.own_angles = args.rotary.angle_heads() != 1;
   plan.threads_x = kLanes;
   plan.threads_y = Policy::kThreads / kLanes;

@@ -183,7 +183,7 @@ inline bool takes_warps(const NormRotaryArgs& args) {
   const int64_t size = item_size(rotary.dtype);
   bool fits = size <= 4 && warp_shape(rotary) >= 0 && rotary.rows() < Policy::kNarrow &&
               rotary.angle_heads() == 1 && rotary.inv_freq.terms() <= Policy::kWarpTerms &&
-              (!args.norm || (args.norm_first && !args.over_token)) &&
+              !args.has_eight_bits() && (!args.norm || (args.norm_first && !args.over_token)) &&
               args.v_dim * size % 16 == 0 && args.v.heads * args.v_dim < Policy::kWarpHeads * 512;
   for (int i = 0; i < 2; ++i) {
     const RotaryTensor& x = rotary.tensors[i];

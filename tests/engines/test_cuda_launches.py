@@ -25,6 +25,7 @@ from rotating import turned_by
 from rotations import frequencies
 from targets import CUDA_ON_HOST, NEEDS_CUDA_ON_HOST
 
+from posenc_native.core.calls.caches import Cache
 from posenc_native.core.calls.norms import Norm
 from posenc_native.core.calls.rotation import Rotation
 
@@ -229,7 +230,7 @@ def test_norms_and_caches_in_any_order(dim, pairs, pairing, over, dtype):
         options = (*rotation, "float32", *norm)
         keys, values = numbers(dtype, 5, 4, 3, dim), numbers(dtype, 5, 4, 3, 6)
         slots = np.arange(18).reshape(2, 9)[:, ::-1] - 1
-        caches = (keys, values, slots, "pshd", not inplace)
+        caches = Cache(keys, values, slots, "pshd", not inplace)
         grads = numbers(dtype, 2, 9, 7, dim), numbers(dtype, 2, 9, 3, dim)
         back = CUDA_ON_HOST.norm_rotary_backward(*grads, q, k, *options)
         results = CUDA_ON_HOST.rotary_append(q, k, v, *options, *caches, inplace)

@@ -30,6 +30,7 @@ from rotating import turned_by
 from rotations import frequencies
 from targets import CUDA_ON_HOST, NATIVE, NEEDS_CUDA_ON_HOST, NEEDS_NATIVE, TARGETS
 
+from posenc_native.core.calls.caches import Cache
 from posenc_native.core.calls.norms import Norm
 from posenc_native.core.calls.rotation import Rotation
 
@@ -312,7 +313,7 @@ def test_an_append_ends_with_the_last_token(tokens):
     caches = [[np.full((2, 2 * tokens, 3, 8), 7, np.float32) for _ in "kv"] for _ in "ab"]
     for module, (keys, values) in zip((CUDA_ON_HOST, NATIVE), caches, strict=True):
         rotation = Rotation(None, frequencies(4), "bshd")
-        cache = keys, values, slots, "pshd", False
+        cache = Cache(keys, values, slots, "pshd")
         module.rotary_append(q, k, v, *rotation, "float32", *Norm(), *cache, False)
     for ours, theirs in zip(*caches, strict=True):
         assert_same_bits(ours, theirs)
@@ -389,7 +390,8 @@ def test_norm_and_rotation_by_warps(
             kv = [aligned(cache, q.dtype, 0) for _ in range(2)]
             for one in kv:
                 one[...] = 7
-            given = (q, k, v, *rotation, "float32", *norm, *kv, slots, "bhsd", True)
+            of_cache = Cache(*kv, slots, "bhsd", True)
+            given = (q, k, v, *rotation, "float32", *norm, *of_cache)
             results.append((*module.rotary_append(*given, False), *kv))
         for ours, theirs in zip(*results, strict=True):
             assert_same_bits(ours, theirs)

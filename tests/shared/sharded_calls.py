@@ -85,6 +85,26 @@ def append(q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, **more
     return (*(results if isinstance(results, tuple) else ()), keys, values)
 
 
+def quantized(
+    q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, made: Tensor, **more: Any
+) -> Any:
+    """Into caches of 8 bits: keys with scales of heads, values with scales that are made."""
+    keys, values, made = keys.clone(), values.clone(), made.clone()
+    of_heads = torch.linspace(0.01, 0.1, K)
+    pn.rotary_append(
+        q, k, v, None, INV_FREQ, keys, values, torch.arange(S), scales=(None, made),
+        k_scale=of_heads, **more,
+    )  # fmt: skip
+    assert made._version == 1, "autograd knows that they were written"
+    return keys, values, made
+
+
+def caches_of_eight_bits() -> Tensors:
+    of_cache = {"keys": (B, K, 9, D), "values": (B, K, 9, 6)}
+    numbers = {n: torch.randint(-9, 9, shape, dtype=torch.int8) for n, shape in of_cache.items()}
+    return {"v": randn(B, K, S, 6), **numbers, "made": torch.rand(B, K, 9)}
+
+
 def caches() -> Tensors:
     return {"v": randn(B, K, S, 6), "keys": randn(B, K, 9, D), "values": randn(B, K, 9, 6)}
 
@@ -190,6 +210,10 @@ CASES: dict[str, Case] = {
     "rotary_append, norm": Case(
         lambda: q_and_k(**caches(), q_weight=torch.rand(H, D)), {**QK, **CACHES}, append,
         gradients=False, written=["keys", "values"],
+    ),
+    "rotary_append, 8 bits": Case(
+        lambda: q_and_k(**caches_of_eight_bits()), {**QK, **CACHES, "made": "bhc"}, quantized,
+        gradients=False, written=["keys", "values", "made"],
     ),
     "sinusoidal": Case(lambda: {"positions": rows()}, {"positions": "bs"},
                        lambda positions: pn.sinusoidal(positions, 8), free="bs", gradients=False),

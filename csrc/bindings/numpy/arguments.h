@@ -23,14 +23,29 @@ namespace py = pybind11;
 
 inline std::string type_name(py::handle object) { return Py_TYPE(object.ptr())->tp_name; }
 
-// ml_dtypes registers bfloat16 with NumPy at run time; its number is known once it has been seen.
-inline bool is_bfloat16(const py::dtype& dtype) {
-  static std::atomic<int> number{-1};
+// ml_dtypes registers formats with NumPy at run time; their numbers are known once they have been
+// seen.
+inline Dtype registered_dtype(const py::dtype& dtype) {
+  struct Format {
+    const char* name;
+    Dtype dtype;
+    std::atomic<int> number{-1};
+  };
+  static Format formats[] = {{"bfloat16", Dtype::kBFloat16},
+                             {"float8_e4m3fn", Dtype::kFloat8E4M3},
+                             {"float8_e5m2", Dtype::kFloat8E5M2}};
   const int num = dtype.num();
-  if (num == number.load(std::memory_order_relaxed)) return true;
-  if (num < 256 || py::cast<std::string>(dtype.attr("name")) != "bfloat16") return false;
-  number.store(num, std::memory_order_relaxed);
-  return true;
+  if (num < 256) return Dtype::kOther;
+  for (const Format& format : formats) {
+    if (num == format.number.load(std::memory_order_relaxed)) return format.dtype;
+  }
+  const std::string name = py::cast<std::string>(dtype.attr("name"));
+  for (Format& format : formats) {
+    if (name != format.name) continue;
+    format.number.store(num, std::memory_order_relaxed);
+    return format.dtype;
+  }
+  return Dtype::kOther;
 }
 
 inline Dtype dtype_of(const py::dtype& dtype) {
@@ -38,7 +53,7 @@ inline Dtype dtype_of(const py::dtype& dtype) {
   if (order != '=' && order != '|') return Dtype::kOther;
   const char kind = dtype.kind();
   const auto size = dtype.itemsize();
-  if (kind == 'f') {
+  if (kind == 'f' && size > 1) {
     return size == 4   ? Dtype::kFloat32
            : size == 8 ? Dtype::kFloat64
            : size == 2 ? Dtype::kFloat16
@@ -56,15 +71,15 @@ inline Dtype dtype_of(const py::dtype& dtype) {
            : size == 2 ? Dtype::kUInt16
                        : Dtype::kUInt8;
   }
-  return is_bfloat16(dtype) ? Dtype::kBFloat16 : Dtype::kOther;
+  return registered_dtype(dtype);
 }
 
 // `storage` keeps the name of a dtype that we do not have.
 inline const char* dtype_name(Dtype dtype, const py::dtype& object,
                               std::shared_ptr<const std::string>& storage) {
-  static const char* const names[] = {"float16", "bfloat16", "float32", "float64",
-                                      "int8",    "uint8",    "int16",   "uint16",
-                                      "int32",   "uint32",   "int64",   "uint64"};
+  static const char* const names[] = {
+      "float16", "bfloat16", "float32", "float64", "int8",   "uint8",         "int16",
+      "uint16",  "int32",    "uint32",  "int64",   "uint64", "float8_e4m3fn", "float8_e5m2"};
   if (dtype != Dtype::kOther) return names[static_cast<int>(dtype)];
   storage = std::make_shared<const std::string>(py::cast<std::string>(py::str(object)));
   return storage->c_str();

@@ -47,8 +47,10 @@ class NormRotation : CallArguments<kMaxNormArrays> {
     call_.for_each(Options::kFrom, Options::kAppend, options_reader);
     if constexpr (Options::kAppend) {
       const size_t caches = Options::kArguments - kCacheArguments;
-      keys_ = options.arguments[caches];
-      values_ = options.arguments[caches + 1];
+      written_[0] = options.arguments[caches];
+      written_[1] = options.arguments[caches + 1];
+      written_[2] = options.arguments[caches + 9];
+      written_[3] = options.arguments[caches + 10];
     }
   }
 
@@ -63,8 +65,9 @@ class NormRotation : CallArguments<kMaxNormArrays> {
     call_.v = &value.array();
     py::object results = run(q, k, to, tensors::Operation::kAppend, call_.return_k ? 2 : 1);
     if (results.ptr() == Py_NotImplemented) return results;
-    written(keys_);
-    written(values_);
+    for (const py::handle array : written_) {
+      if (!array.is_none()) written(array);
+    }
     return results;
   }
 
@@ -98,7 +101,7 @@ class NormRotation : CallArguments<kMaxNormArrays> {
   }
 
  private:
-  // keys, values, slots, cache_layout and return_k, at the end.
+  // keys, values, slots, cache_layout, return_k, scales, and memory for scales, at the end.
   static constexpr size_t kCacheArguments = NormRotaryOptionCount(AnglesFrom::kTables, true).all -
                                             NormRotaryOptionCount(AnglesFrom::kTables, false).all;
 
@@ -162,7 +165,7 @@ class NormRotation : CallArguments<kMaxNormArrays> {
   }
 
   NormRotaryCall call_;
-  py::handle keys_, values_;
+  py::handle written_[4];  // caches and memory for scales, which may be None
   const bool from_tables_;
   const int64_t head_dim_;
 };

@@ -201,6 +201,9 @@ class CallArguments {
       array.emplace(call.option(name, *next++));
       value = array->pointer();
     }
+    void optional_output(const char* name, const Array*& value) {
+      if (is_given()) output(name, value);
+    }
     // An int is the position of the first token.
     void positions(const char* name, const Array*& value, int64_t& first) {
       if (next == end || !PyLong_CheckExact(*next)) return optional_array(name, value);
@@ -322,7 +325,8 @@ class CallArguments {
   // Of what is multiplied with or added: beside tensors it is one.
   static bool is_factor(std::string_view name) {
     return name == "cos" || name == "sin" || name == "q_weight" || name == "k_weight" ||
-           name == "diagonals" || name == "content";
+           name == "k_scale_of_heads" || name == "v_scale_of_heads" || name == "diagonals" ||
+           name == "content";
   }
 
   // A few ints, read once: what is read and how much of it cannot differ. Beside tensors, other

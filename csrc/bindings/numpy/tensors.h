@@ -410,6 +410,10 @@ class Library {
         return Dtype::kFloat64;
       case 0x410:
         return Dtype::kBFloat16;
+      case 0xa08:
+        return Dtype::kFloat8E4M3;
+      case 0xc08:
+        return Dtype::kFloat8E5M2;
       default:
         return Dtype::kOther;
     }

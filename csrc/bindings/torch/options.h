@@ -85,6 +85,7 @@ class CallOptions {
 
     void array(const char* name, const Array*& value) { keep(name, stack.take<Tensor>(), value); }
     void output(const char* name, const Array*& value) { array(name, value); }
+    void optional_output(const char* name, const Array*& value) { optional_array(name, value); }
     void optional_array(const char* name, const Array*& value) {
       keep(name, stack.take<OptionalTensor>(), value);
     }
@@ -124,6 +125,9 @@ class SchemaWriter {
   void array(const char* name, const Array* /*value*/) { add("Tensor", name); }
   void output(const char* name, const Array* /*value*/) {
     add(("Tensor(" + std::string(name) + "!)").c_str(), name);
+  }
+  void optional_output(const char* name, const Array* /*value*/) {
+    add(("Tensor(" + std::string(name) + "!)?").c_str(), name);
   }
   // None is the default where arguments before it have one.
   void optional_array(const char* name, const Array* /*value*/) {

@@ -43,6 +43,8 @@ constexpr DtypeEntry kDtypes[] = {
     {ScalarType::UInt32, Dtype::kUInt32, "uint32"},
     {ScalarType::Long, Dtype::kInt64, "int64"},
     {ScalarType::UInt64, Dtype::kUInt64, "uint64"},
+    {ScalarType::Float8_e4m3fn, Dtype::kFloat8E4M3, "float8_e4m3fn"},
+    {ScalarType::Float8_e5m2, Dtype::kFloat8E5M2, "float8_e5m2"},
     {ScalarType::Bool, Dtype::kOther, "bool"},
     {ScalarType::ComplexFloat, Dtype::kOther, "complex64"},
     {ScalarType::ComplexDouble, Dtype::kOther, "complex128"},

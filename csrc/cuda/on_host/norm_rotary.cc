@@ -67,8 +67,17 @@ void run_norm_rotary(const NormRotaryArgs& args) {
           }
           block.each([](Thread& thread) { thread.scale(); });
           if (!last) block.each([](Thread& thread) { thread.turn(); });
+          if (block.agreed([](Thread& thread) { return thread.makes_scales(); })) {
+            block.each([](Thread& thread) { thread.keep_largest(); });
+          }
           block.each([](Thread& thread) { thread.write(); });
         }
+      }
+      for (int64_t round = 0;
+           round < block.agreed([](Thread& thread) { return thread.value_rounds(); }); ++round) {
+        block.each([&](Thread& thread) { thread.read_value(round); });
+        block.each([](Thread& thread) { thread.keep_largest_value(); });
+        block.each([](Thread& thread) { thread.write_value(); });
       }
       block.each([](Thread& thread) { thread.append_values(); });
     });

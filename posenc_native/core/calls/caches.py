@@ -4,13 +4,24 @@ cache_layout   slot of a token                              used by
 bhsd  bshd     index along s, in the row of its batch       static caches, rings
 shd   hsd      index along s                                flat pools
 pshd  phsd     page * size of a page + place in the page    pages: vLLM, FlashInfer
+
+A cache of 8 bits has numbers divided by a scale: of all, of a head, or of each slot and head.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from .arguments import FLOAT_DTYPES, INTEGER_DTYPES, check_dtype, wrong_type, wrong_value
+from .arguments import (
+    FLOAT_DTYPES,
+    INTEGER_DTYPES,
+    check_dtype,
+    dtype_name,
+    is_count,
+    wrong_type,
+    wrong_value,
+)
 from .views import RotaryView
 
 
@@ -22,6 +33,42 @@ class Cache(NamedTuple):
     slots: Any
     cache_layout: str = "bhsd"
     return_k: bool = False
+    k_scale: float = 1.0
+    v_scale: float = 1.0
+    k_scale_of_heads: Any = None  # [1] or [H], in place of the numbers
+    v_scale_of_heads: Any = None
+    k_scales: Any = None  # memory for scales that are made, the cache's shape without d
+    v_scales: Any = None
+
+
+# The largest numbers of the formats of 8 bits.
+EIGHT_BITS: Mapping[str, float] = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0, "int8": 127.0}
+
+
+class Scale(NamedTuple):
+    """The divisor of the numbers of one cache."""
+
+    number: float
+    of_heads: Any
+    made: Any
+
+
+def scale_options(
+    function: str, k_scale: Any, v_scale: Any, scales: Any
+) -> tuple[float, float, Any, Any, Any, Any]:
+    """The last fields of a `Cache`, from the arguments of a call."""
+    numbers, of_heads = [], []
+    for name, scale in (("k_scale", k_scale), ("v_scale", v_scale)):
+        is_array = hasattr(scale, "shape") and not is_count(scale)
+        is_number = isinstance(scale, float) or is_count(scale)
+        if scale is not None and not is_array and not is_number:
+            wrong_type(function, name, "a number or an array [1] or [H]", type(scale).__name__)
+        numbers.append(1.0 if scale is None or is_array else float(scale))
+        of_heads.append(scale if is_array else None)
+    made = (None, None) if scales is None else scales
+    if not isinstance(made, tuple) or len(made) != 2:
+        wrong_type(function, "scales", "a pair (k_scales, v_scales)", type(scales).__name__)
+    return numbers[0], numbers[1], of_heads[0], of_heads[1], made[0], made[1]
 
 
 class CacheView(NamedTuple):
@@ -75,10 +122,13 @@ def check_cache(function: str, k: Any, v: Any, cache: Cache, x: RotaryView) -> C
     """
     layout = check_cache_layout(function, cache.cache_layout)
     views = []
-    for name, tensor in (("v", v), ("keys", cache.keys), ("values", cache.values)):
-        check_dtype(function, name, tensor.dtype, FLOAT_DTYPES)
-        if tensor.dtype != k.dtype:
-            wrong_type(function, name, f"the dtype of k, {k.dtype}", tensor.dtype)
+    check_dtype(function, "v", v.dtype, FLOAT_DTYPES)
+    if v.dtype != k.dtype:
+        wrong_type(function, "v", f"the dtype of k, {k.dtype}", v.dtype)
+    for name, tensor in (("keys", cache.keys), ("values", cache.values)):
+        if tensor.dtype != k.dtype and dtype_name(tensor.dtype) not in EIGHT_BITS:
+            expected = f"the dtype of k, {k.dtype}, or {', '.join(EIGHT_BITS)}"
+            wrong_type(function, name, expected, tensor.dtype)
     if tuple(v.shape[:-1]) != tuple(k.shape[:-1]):
         expected = f"the shape of k except for d, {list(k.shape)}"
         wrong_value(function, "v", expected, list(v.shape))
@@ -87,9 +137,52 @@ def check_cache(function: str, k: Any, v: Any, cache: Cache, x: RotaryView) -> C
     if views[0] != views[1]:
         expected = f"as many slots as keys, {list(cache.keys.shape)}"
         wrong_value(function, "values", expected, f"shape {list(cache.values.shape)}")
+    for i in range(2):
+        _check_scale(function, i, cache, x.heads)
     check_dtype(function, "slots", cache.slots.dtype, INTEGER_DTYPES)
     x.check_tokens(function, "slots", tuple(cache.slots.shape))
     return views[0]
+
+
+def has_eight_bits(x: Any) -> bool:
+    """Whether numbers of an array are kept in 8 bits."""
+    return dtype_name(x.dtype) in EIGHT_BITS
+
+
+def scale_of(cache: Cache, i: int) -> Scale:
+    """The scale of the keys (0) or the values (1)."""
+    fields: Any = cache[5 + i :: 2]
+    return Scale(*fields)
+
+
+def _check_scale(function: str, i: int, cache: Cache, heads: int) -> None:
+    """TypeError or ValueError unless the scale of the keys (0) or values (1) fits them."""
+    to: Any = cache[i]
+    number, of_heads, made = scale_of(cache, i)
+    name, memory = ("k_scale", "v_scale")[i], f"scales[{i}]"
+    divided = of_heads is not None or number != 1.0
+    if not has_eight_bits(to):
+        if divided or made is not None:
+            of = ("keys", "values")[i]
+            expected = f"None, or {of} of {', '.join(EIGHT_BITS)}"
+            got = f"{of} of {dtype_name(to.dtype)}"
+            wrong_value(function, name if divided else memory, expected, got)
+        return
+    if divided and made is not None:
+        wrong_value(function, name, "None beside memory for scales", "a scale")
+    if not 0 < number <= 2.0**128 - 2.0**104:
+        wrong_value(function, name, "a positive finite number in float32", number)
+    if of_heads is not None:
+        check_dtype(function, name, of_heads.dtype, ("float32",))
+        if tuple(of_heads.shape) not in ((), (1,), (heads,)):
+            expected = f"a number, or shape [1] or [H] = [{heads}]"
+            wrong_value(function, name, expected, f"shape {list(of_heads.shape)}")
+    if made is not None:
+        check_dtype(function, memory, made.dtype, ("float32",))
+        if tuple(made.shape) != tuple(to.shape[:-1]):
+            of = ("keys", "values")[i]
+            expected = f"the shape of {of} without d, {list(to.shape[:-1])}"
+            wrong_value(function, memory, expected, list(made.shape))
 
 
 def slot_axes(layout: str) -> list[int]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 import numpy.typing as npt
 
 from posenc_native.core.calls import arguments
+from posenc_native.core.calls.caches import scale_options
 from posenc_native.core.calls.norms import Norm
 from posenc_native.core.calls.pairs import outputs
 from posenc_native.core.calls.rotation import Rotation
@@ -68,6 +69,9 @@ def rotary_append(
     scale: float | None = None,
     compute: Literal["float32", "as_written"] | None = None,
     return_k: bool = False,
+    k_scale: Any = None,
+    v_scale: Any = None,
+    scales: tuple[Any, Any] | None = None,
     inplace: bool = False,
     out: Any = None,
     **unknown: NoReturn,
@@ -78,8 +82,10 @@ def rotary_append(
         q, k: as in `apply_rotary_qk`. Without queries, such as when cross-attention fills its
             cache, q is None in the call and in the result.
         v: values with the shape of `k` except for the width of heads; copied bit for bit.
-        keys, values: the caches to write to, arrays or tensors like `k` and `v`, with their dtype.
-            They share no memory with `q`, `k`, `v` or each other.
+        keys, values: the caches to write to, arrays or tensors like `k` and `v`, with their dtype
+            or of float8_e4m3fn, float8_e5m2 or int8. They share no memory with `q`, `k`, `v` or
+            each other. A cache of 8 bits has ``round(x / scale)``, where x is the result in
+            float32: rounded once, to nearest even, and saturating. float8 keeps NaN; int8 has 0.
         slots: the destinations of the tokens, integers ``[s]``, ``[b, s]`` or ``[1, s]`` (``[t]``
             for packed tokens), each at most once (per row of the batch, if the cache has rows);
             tokens with slot -1 are not written. Slots of tensors on a GPU are not checked: nothing
@@ -94,6 +100,12 @@ def rotary_append(
         inv_freq: a `Rotary`, `Tables`, or radians per position, ``[P]``, float32 or float64, as
             there.
         layout, pairing, rotary_start, axis_map, scale: as in `apply_rotary`.
+        k_scale, v_scale: the divisor of the numbers of a cache of 8 bits: a number, or float32
+            ``[1]`` or ``[H]``, one for each head. Default 1.
+        scales: instead of these, memory ``(k_scales, v_scales)`` for scales that are made here, one
+            for each token and head: float32 with the shape of the cache without d. A scale is the
+            largest magnitude of the row, divided by that of the format (448, 57,344 or 127), and 0
+            for a row of zeros.
         return_k: also return the rotated `k`, to which prefill attends.
         inplace: write the rotated `q` (and `k`, if it is returned) to the arguments.
         out: memory for `q`, or with `return_k` a pair ``(q_out, k_out)``; without a gradient.
@@ -126,7 +138,10 @@ def rotary_append(
     if norm is None:
         norm = q_weight is not None or k_weight is not None
     of_norm = q_weight, k_weight, norm, eps, norm_over, weight_offset, norm_first
-    cache = keys, values, slots, cache_layout, return_k
+    of_scales = _NO_SCALES
+    if k_scale is not None or v_scale is not None or scales is not None:
+        of_scales = scale_options("rotary_append", k_scale, v_scale, scales)
+    cache = keys, values, slots, cache_layout, return_k, *of_scales
     results = backend.door.rotary_append(
         q, k, v, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, *ALIKE,
         compute, *of_norm, *cache, to,
@@ -138,6 +153,9 @@ def rotary_append(
         call = Call(ROTARY_APPEND, (q, k, v), rotation, places, (compute,), Norm(*of_norm), cache)
         results = run(call)
     return results if return_k else results[0]
+
+
+_NO_SCALES = scale_options("rotary_append", None, None, None)
 
 
 def _outputs(function: str, q: Any, out: Any, inplace: bool, return_k: bool) -> tuple[Any, ...]:

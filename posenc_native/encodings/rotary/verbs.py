@@ -245,6 +245,9 @@ class Verbs:
         norm_first: bool = True,
         compute: Literal["float32", "as_written"] | None = None,
         return_k: bool = False,
+        k_scale: Any = None,
+        v_scale: Any = None,
+        scales: tuple[Any, Any] | None = None,
         inplace: bool = False,
         out: Any = None,
         **unknown: NoReturn,
@@ -255,7 +258,7 @@ class Verbs:
             q, k, positions: as in a call.
             v, keys, values, slots, cache_layout: as in `rotary_append`.
             norm, q_weight, k_weight, eps, norm_over, weight_offset, norm_first, compute: likewise.
-            layout, return_k, inplace, out: likewise.
+            layout, return_k, k_scale, v_scale, scales, inplace, out: likewise.
 
         Example:
             >>> import numpy as np
@@ -272,7 +275,7 @@ class Verbs:
         return rotary_append(
             q, k, v, positions, self, keys, values, slots, more, layout, cache_layout, norm,
             q_weight, k_weight, eps, norm_over, weight_offset, norm_first, None, None, None, None,
-            compute, return_k, inplace, out,
+            compute, return_k, k_scale, v_scale, scales, inplace, out,
         )  # fmt: skip
 
     def bind(

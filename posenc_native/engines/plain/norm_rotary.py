@@ -8,13 +8,21 @@ from typing import Any
 
 from posenc_native.core.calls import arguments
 from posenc_native.core.calls.arguments import wrong_type, wrong_value
-from posenc_native.core.calls.caches import Cache, CacheView, check_cache, slot_axes
+from posenc_native.core.calls.caches import (
+    Cache,
+    CacheView,
+    check_cache,
+    has_eight_bits,
+    scale_of,
+    slot_axes,
+)
 from posenc_native.core.calls.norms import Norm, mean_axes, weight_shape
 from posenc_native.core.calls.rotation import Rotation, by_tables
 from posenc_native.core.calls.tables import Tables
 from posenc_native.core.calls.views import RotaryView, rotary_view
 
 from . import rotary
+from .eight_bits import quantized
 from .numbers import arange, cast, of, readable, rsqrt, whole, wide
 from .phases import Turns
 
@@ -27,6 +35,15 @@ def norm_rotary(
 
     turns_of: as `phases.frequency_turns`.
     """
+    results = unrounded(function, q, k, rotation, as_written, norm, turns_of)
+    return cast(results[0], q.dtype), cast(results[1], q.dtype)
+
+
+def unrounded(
+    function: str, q: Any, k: Any, rotation: Rotation, as_written: bool, norm: Norm,
+    turns_of: Turns,
+) -> tuple[Any, Any]:  # fmt: skip
+    """As `norm_rotary`, in the precision of sums."""
     weights = {"q": norm.q_weight, "k": norm.k_weight}
     inputs = {"q": q, "k": k}
     views = {}
@@ -46,7 +63,7 @@ def norm_rotary(
     rotated = _rotate(function, inputs["q"], inputs["k"], rotation, as_written, turns_of)
     if norm.norm and not norm.norm_first:
         rotated = normed["q"](rotated[0]), normed["k"](rotated[1])
-    return cast(rotated[0], q.dtype), cast(rotated[1], q.dtype)
+    return rotated[0], rotated[1]
 
 
 def _view(function: str, name: str, x: Any, rotation: Rotation) -> RotaryView:
@@ -101,13 +118,18 @@ def _norm(
 def append(
     function: str, k: Any, v: Any, rotation: Rotation, cache: Cache
 ) -> Callable[[Any], None]:
-    """Check the caches; returns a function that writes rotated keys, and v, to their slots."""
+    """Check the caches; returns a function that writes rotated keys, and v, to their slots.
+
+    It takes keys that are not rounded yet.
+    """
     view = _view(function, "k", k, rotation)
     of_cache = check_cache(function, k, v, cache, view)
     batch, xp = 1 if view.batch is None else view.batch, of(k)
     slots = xp.broadcast_to(whole(cache.slots), (batch, view.tokens))
     if readable(cache.slots):
         _check_slot_values(function, slots, of_cache)
+    for i, name in enumerate(("k_scale", "v_scale")):
+        _check_scale_values(function, name, scale_of(cache, i).of_heads)
 
     def write(rotated_k: Any) -> None:
         rows, tokens = xp.where(slots >= 0)
@@ -116,19 +138,34 @@ def append(
             places = (rows, *places)
         elif of_cache.pages is not None:
             places = (places[0] // of_cache.size, places[0] % of_cache.size)
-        for to, x in ((cache.keys, rotated_k), (cache.values, v)):
+        for i, (to, x) in enumerate(((cache.keys, rotated_k), (cache.values, v))):
             letters = view.layout.replace("t", "s")
             for letter in "hsb":
                 if letter not in letters:
                     x, letters = x[None], letter + letters
             by_token = _permuted(x, [letters.index(letter) for letter in "bshd"])
-            _permuted(to, slot_axes(of_cache.layout))[places] = by_token[rows, tokens]
+            heads = by_token[rows, tokens]
+            if has_eight_bits(to):
+                scale, dtype, to = scale_of(cache, i), to.dtype, to.view(xp.uint8)
+                heads, made = quantized(heads, scale, dtype)
+                if made is not None:
+                    _permuted(scale.made, slot_axes(of_cache.layout[:-1]))[places] = made
+            _permuted(to, slot_axes(of_cache.layout))[places] = cast(heads, to.dtype)
 
     return write
 
 
 def _permuted(x: Any, axes: list[int]) -> Any:
     return of(x).moveaxis(x, axes, list(range(len(axes))))
+
+
+def _check_scale_values(function: str, name: str, scales: Any) -> None:
+    """ValueError unless scales of heads are positive and finite."""
+    if scales is None or not readable(scales):
+        return
+    wrong = ~((scales > 0) & (scales < math.inf))
+    if bool(wrong.any()):
+        wrong_value(function, name, "positive finite numbers", f"{float(scales[wrong][0]):g}")
 
 
 def _check_slot_values(function: str, slots: Any, cache: CacheView) -> None:

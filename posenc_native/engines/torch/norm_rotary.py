@@ -10,7 +10,7 @@ from torch import Tensor
 
 from posenc_native.core.calls import arguments
 from posenc_native.core.calls.arguments import wrong_type, wrong_value
-from posenc_native.core.calls.caches import Cache, check_cache_layout
+from posenc_native.core.calls.caches import Cache, check_cache_layout, has_eight_bits
 from posenc_native.core.calls.norms import Norm, check_norm
 from posenc_native.core.calls.pairs import in_place
 from posenc_native.core.calls.rotation import Rotation, by_tables, flat
@@ -19,6 +19,7 @@ from posenc_native.engines.following import angles_followed, needs_grad, transfo
 from posenc_native.engines.plain import norm_rotary as plain
 from posenc_native.engines.verbs import ROTARY_APPEND, Outs
 
+from . import rotary
 from .door import increment_version
 from .gradients import norm_rotary as gradients
 from .inputs import composable, from_array, of_schema, same_device
@@ -160,12 +161,16 @@ class _Call:
                 wrong_value(function, name, "a tensor that requires no gradient", "one that does")
         check_cache_layout(function, cache.cache_layout)
         cache = cache._replace(
-            slots=_slots(function, cache.slots, q), return_k=bool(cache.return_k)
+            slots=_slots(function, cache.slots, q),
+            return_k=bool(cache.return_k),
+            k_scale_of_heads=_scale(function, "k_scale", cache.k_scale_of_heads, q),
+            v_scale_of_heads=_scale(function, "v_scale", cache.v_scale_of_heads, q),
         )
-        tensors = {**self.tensors(), "slots": cache.slots}
-        check_writable(cache.keys, cache.values)
+        tensors = {**self.tensors(), "slots": cache.slots, **_scales_of_heads(cache)}
+        made = _made_scales(function, cache)
+        check_writable(cache.keys, cache.values, *made.values())
         self.check_outputs(outs)
-        written = (cache.keys, cache.values, *(outs or ()))
+        written = (cache.keys, cache.values, *made.values(), *(outs or ()))
         native = operators_take(*tensors.values(), *written)
         if transformed() or not native or needs_grad(*tensors.values()):
             return self._append_plainly(cache, outs)
@@ -184,31 +189,77 @@ class _Call:
 
     def _append_plainly(self, cache: Cache, outs: Outs) -> tuple[Tensor, ...]:
         function, (_, k, v) = self.function, self.inputs
-        tensors = self.tensors()
+        tensors = {**self.tensors(), **_scales_of_heads(cache)}
+        made = _made_scales(function, cache)
         composable(function, **tensors, slots=cache.slots, keys=cache.keys, values=cache.values)
         write = plain.append(function, k, v, self.rotation, cache)
-        written = {"keys": cache.keys, "values": cache.values}
+        caches = {"keys": cache.keys, "values": cache.values, **made}
+        written = dict(caches)
         for name, to in written.items():
             check_elements_apart(function, name, to)
         for i, (name, out) in enumerate(zip("qk", outs or (), strict=False)):
             other = f"out[{i}]" if cache.return_k else "out"
             written[name if out is self.inputs[i] else other] = out
         read = {**tensors, **written, "slots": cache.slots}
-        own = dict(zip(list(written)[2:], "qk", strict=False))  # the input of each result
+        places = list(written)[len(caches) :]
+        own = dict(zip(places, "qk", strict=False))  # the input of each result
         for name, to in written.items():
             for other, x in read.items():
                 if other == own.get(name) and same_view(to, x):
                     continue
                 if other != name and overlap(to, x):
                     wrong_value(function, name, f"no memory in common with {other}", "an overlap")
-        rotated = self.norm_rotary(None)
-        for name, out, result in zip(list(written)[2:], outs or (), rotated, strict=False):
+        rotated = self._rotated()
+        for name, out, result in zip(places, outs or (), rotated, strict=False):
             check_copy(function, name, out, result)
         with torch.no_grad():
-            write(rotated[1].detach())
+            keys = rotated[1].detach()
+            if has_eight_bits(cache.keys):  # rounded once
+                keys = plain.unrounded(
+                    function, self.inputs[0], k, self.rotation, self.as_written, self.norm,
+                    frequency_turns,
+                )[1].detach()  # fmt: skip
+            write(keys)
         if outs is None:
             return rotated[: 1 + cache.return_k]
         return tuple(out.copy_(result) for out, result in zip(outs, rotated, strict=False))
+
+    def _rotated(self) -> tuple[Tensor, ...]:
+        """New results. Without a norm they have the gradient of the rotation alone."""
+        if self.norm.norm:
+            return self.norm_rotary(None)
+        q, k = self.inputs[:2]
+        if self.as_written:
+            of_call = self.rotation, True, self.norm, frequency_turns
+            return plain.norm_rotary(self.function, q, k, *of_call)
+        return rotary.apply_rotary_qk(q, k, self.rotation, None)
+
+
+def _scale(function: str, argument: str, scale: Any, q: Tensor) -> Tensor | None:
+    """Scales of heads on the device of q; arrays are moved, tensors must be on it."""
+    if scale is None:
+        return None
+    if not isinstance(scale, Tensor):
+        array = arguments.as_array(function, argument, scale)
+        arguments.check_dtype(function, argument, array.dtype, ("float32",))
+        return from_array(array, q.device)
+    same_device(function, q, **{argument: scale})
+    return scale
+
+
+def _scales_of_heads(cache: Cache) -> dict[str, Tensor]:
+    """Scales that are read, by name."""
+    both = {"k_scale": cache.k_scale_of_heads, "v_scale": cache.v_scale_of_heads}
+    return {name: scale for name, scale in both.items() if scale is not None}
+
+
+def _made_scales(function: str, cache: Cache) -> dict[str, Tensor]:
+    """Memory for scales, by name."""
+    made = {"scales[0]": cache.k_scales, "scales[1]": cache.v_scales}
+    for name, scales in made.items():
+        if scales is not None and not isinstance(scales, Tensor):
+            wrong_type(function, name, "a tensor, as q is", type(scales).__name__)
+    return {name: scales for name, scales in made.items() if scales is not None}
 
 
 def _weight(function: str, argument: str, weight: Any, q: Tensor) -> Tensor | None:

@@ -21,6 +21,7 @@ from torch_cases import (  # noqa: E402
 )
 
 import posenc_native as pn  # noqa: E402
+from posenc_native.core.calls.caches import Cache  # noqa: E402
 from posenc_native.core.calls.norms import Norm  # noqa: E402
 from posenc_native.core.calls.rotation import Rotation, flat  # noqa: E402
 from posenc_native.engines import backend  # noqa: E402
@@ -94,8 +95,10 @@ def add_sample(positions=None, dtype=torch.float32, out=False):
     return make
 
 
-def norm_sample(tables=False, tensors=2, dtype=torch.float32, append=False, over="head"):
-    """q and k with weights of both; twice for a backward; with caches."""
+def norm_sample(
+    tables=False, tensors=2, dtype=torch.float32, append=False, over="head", eight_bits=False
+):
+    """q and k with weights of both; twice for a backward; with caches, which make their scales."""
 
     def make(device, requires_grad):
         case = BY_NAME["bhsd"]
@@ -112,11 +115,15 @@ def norm_sample(tables=False, tensors=2, dtype=torch.float32, append=False, over
         options = (*given, *([] if tables else ["float32"]), *Norm(*weights, norm_over=over))
         if not append:
             return (*grads, q, k, *options), {}
-        cache = [torch.zeros(*k.shape[:2], 9, k.shape[3], dtype=dtype, device=device)] * 2
+        shape, of_cache = (*k.shape[:2], 9, k.shape[3]), torch.int8 if eight_bits else dtype
+        caches = [torch.zeros(shape, dtype=of_cache, device=device) for _ in "kv"]
         slots = torch.arange(k.shape[2], device=device)
-        values = [c.clone() for c in cache]
-        return_k = over == "head"
-        return (q, k, k.detach().clone(), *options, *values, slots, "bhsd", return_k), {}
+        cache = Cache(*caches, slots, "bhsd", over == "head")
+        if eight_bits:
+            made = torch.zeros(shape[:-1], device=device)
+            of_heads = torch.ones(k.shape[1], device=device)
+            cache = cache._replace(k_scales=made, v_scale_of_heads=of_heads)
+        return (q, k, k.detach().clone(), *options, *cache), {}
 
     return make
 
@@ -125,6 +132,7 @@ NORM_SAMPLES = {
     f"{name}{suffix}{end}": [
         ("head", norm_sample(bool(suffix), append=append, tensors=tensors)),
         ("token", norm_sample(bool(suffix), tensors, torch.bfloat16, append, "token")),
+        *([("8 bits", norm_sample(append=True, eight_bits=True))] if append and not suffix else []),
     ]
     for suffix in ("", "_from_tables")
     for name, end, tensors, append in (
@@ -137,7 +145,8 @@ NORM_SAMPLES = {
 }
 NORM_SAMPLES |= {
     f"{name}_out": [
-        (of, pair_sample(sample, name.startswith("norm") or of == "head")) for of, sample in samples
+        (of, pair_sample(sample, name.startswith("norm") or of != "token"))
+        for of, sample in samples
     ]
     for name, samples in NORM_SAMPLES.items()
     if not name.endswith(("_", "_backward"))

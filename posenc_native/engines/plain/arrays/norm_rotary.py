@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 from posenc_native.core.calls import arguments
-from posenc_native.core.calls.caches import Cache
+from posenc_native.core.calls.caches import EIGHT_BITS, Cache, scale_of
 from posenc_native.core.calls.norms import Norm, check_norm
 from posenc_native.core.calls.rotation import Rotation, by_tables
 from posenc_native.core.calls.views import rounds_as_written
 from posenc_native.engines.plain import norm_rotary as plain
+from posenc_native.engines.plain.numbers import cast
 from posenc_native.engines.plain.phases import frequency_turns
 
 from .checks import Array, check_array, check_float_array, check_outputs, check_writable, store
@@ -42,15 +43,25 @@ def _run(function: str, inputs: dict[str, Array], *call: Any) -> tuple[Array, ..
     norm = check_norm(function, norm, q.dtype, rotation.layout)
     rotation, read = check_rotation(function, q, rotation)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        results = plain.norm_rotary(function, q, k, rotation, as_written, norm, frequency_turns)
+        wide = plain.unrounded(function, q, k, rotation, as_written, norm, frequency_turns)
+        results = [cast(x, q.dtype) for x in wide]
     read += [weight for weight in norm[:2] if weight is not None]
     if not of_cache:
         return tuple(map(store, results, check_outputs(function, inputs, to, read)))
     cache = Cache(*of_cache)
     caches = {"keys": cache.keys, "values": cache.values}
-    for name, array in {"v": inputs["v"], **caches}.items():
-        check_float_array(function, name, array)
+    check_float_array(function, "v", inputs["v"])
+    for name, array in caches.items():
+        check_array(function, name, array, (*arguments.FLOAT_DTYPES, *EIGHT_BITS))
     check_array(function, "slots", cache.slots, arguments.INTEGER_DTYPES)
+    for i in range(2):
+        scale = scale_of(cache, i)
+        if scale.of_heads is not None:
+            check_array(function, ("k_scale", "v_scale")[i], scale.of_heads, ("float32",))
+            read.append(scale.of_heads)
+        if scale.made is not None:
+            caches[f"scales[{i}]"] = scale.made
+            check_array(function, f"scales[{i}]", scale.made, ("float32",))
     write = plain.append(function, k, inputs["v"], rotation, cache)
     read.append(cache.slots)
     for name, array in caches.items():
@@ -58,5 +69,6 @@ def _run(function: str, inputs: dict[str, Array], *call: Any) -> tuple[Array, ..
         check_writable(function, name, array, others)
     count = 1 + bool(cache.return_k)
     outs = check_outputs(function, inputs, to, [*read, *caches.values()], count)
-    write(results[1])
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        write(wide[1])
     return tuple(map(store, results[:count], outs))

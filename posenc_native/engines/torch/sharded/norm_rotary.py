@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from posenc_native.core.calls.arguments import wrong_type, wrong_value
-from posenc_native.core.calls.caches import Cache, check_cache_layout
+from posenc_native.core.calls.caches import Cache, check_cache_layout, scale_of
 from posenc_native.core.calls.norms import Norm
 from posenc_native.core.calls.pairs import in_place
 from posenc_native.core.calls.rotation import by_tables
@@ -211,8 +211,9 @@ class _Append(_Call):
             wrong_value(function, "values", expected, shown(cache.values.placements))
         self.cuts = [cut.cut_as(by) for cut in self.cuts]
         self.cache = cache._replace(keys=written[0], values=written[1])
-        self.results = 1 + bool(cache.return_k)
         self.whole_cache = cache
+        self._take_scales()
+        self.results = 1 + bool(cache.return_k)
 
     def run(self, compute: str, places: Outs, written: dict[int, Tensor]) -> tuple[Tensor, ...]:
         """The local results of q, and of k if it is returned; writes the parts of the caches."""
@@ -222,8 +223,29 @@ class _Append(_Call):
         own = self.cache._replace(slots=of_k.part(slots, token_names(of_k, slots, 0)))
         rotation = part_of(self.function, self.cuts[0], self.rotation)
         results = _of_parts(parts, rotation, compute, self.norm_of(0, 1), tuple(own), places)
-        overwritten(self.whole_cache.keys, self.whole_cache.values)
+        made = [x for x in self.whole_cache[-2:] if x is not None]
+        overwritten(self.whole_cache.keys, self.whole_cache.values, *made)
         return results
+
+    def _take_scales(self) -> None:
+        """The parts of scales: of all heads, or memory that is sharded like its cache."""
+        for i, of in enumerate("kv"):
+            _, of_heads, made = scale_of(self.cache, i)
+            changes: dict[str, Any] = {}
+            if isinstance(of_heads, Tensor) and of_heads.ndim == 1 and len(of_heads) > 1:
+                changes[f"{of}_scale_of_heads"] = self.cuts[1].part(of_heads, ("h",))
+            if made is not None:
+                changes[f"{of}_scales"] = self._part_of_made(f"scales[{i}]", i, made)
+            self.cache = self.cache._replace(**changes)
+
+    def _part_of_made(self, argument: str, i: int, made: Any) -> Tensor:
+        if not isinstance(made, DTensor):
+            wrong_type(self.function, argument, "a DTensor, as k is", type(made).__name__)
+        cache: Any = self.whole_cache[i]
+        if tuple(made.placements) != tuple(cache.placements):
+            expected = f"the placements of the cache, {shown(cache.placements)}"
+            wrong_value(self.function, argument, expected, shown(made.placements))
+        return made.to_local()
 
 
 def _of_parts(
