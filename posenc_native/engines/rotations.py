@@ -94,7 +94,12 @@ def run(call: Call, contiguous: bool = False) -> Any:
             return results
     try:
         rope = description_in(rotation.inv_freq)
-        if rope is not None:
+        if hasattr(rope, "rotation_of_rows"):  # encodings/rotary/rows.py: tables stand for it
+            rotation = rope.rotation_of_rows(function, verb.rotated, inputs, rotation)
+            if call.compute:
+                tables = rotation.inv_freq._replace(compute=call.compute[0] or "float32")
+                rotation, of_norm[0] = rotation._replace(inv_freq=tables), (None,)
+        elif rope is not None:
             rotation = _described(verb, inputs, rotation, rope)
         elif by_tables(rotation):
             _check_none_beside_tables(function, rotation, call.compute)

@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     Frequencies = npt.ArrayLike | torch.Tensor | SupportsRotary
     # Where angles come from: these, or tables.
     Angles = Frequencies | Tables
+    FrequencyAxes = Literal["p", "hp", "ahp", "bp"]
     Pairing = Literal["half", "interleaved"] | int
     # Positions of q and k: the same for both, or a pair.
     NumbersOfTwo = Numbers | tuple[Numbers | None, Numbers | None] | None

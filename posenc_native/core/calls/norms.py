@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import torch
 
+    from .kinds import FrequencyAxes
+
 NORMS = ("head", "token")
 
 
@@ -68,6 +70,7 @@ class NormedRotationOptions(NormOptions, PairOptions, total=False):
 
     axis_map: npt.ArrayLike | torch.Tensor | None
     scale: float | None
+    inv_freq_axes: FrequencyAxes | None
 
 
 def check_norm(function: str, norm: Norm, dtype: object, layout: object) -> Norm:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import torch
 
-    from .kinds import Pairing
+    from .kinds import FrequencyAxes, Pairing
 
 
 class Rotation(NamedTuple):
@@ -191,6 +191,7 @@ class _OptionsOfAngles(TypedDict, total=False):
     inverse: bool
     out_pairing: Pairing | Literal["same"]
     contiguous: bool
+    inv_freq_axes: FrequencyAxes | None
 
 
 class RotationOptions(PairOptions, _OptionsOfAngles, total=False):

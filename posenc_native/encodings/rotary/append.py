@@ -34,11 +34,12 @@ from posenc_native.engines.rotations import Call, outs_of, run
 from posenc_native.engines.verbs import ROTARY_APPEND
 
 from .norm import ALIKE
+from .rows import with_axes
 
 if TYPE_CHECKING:
     import torch
 
-    from posenc_native.core.calls.kinds import Angles, Pairing
+    from posenc_native.core.calls.kinds import Angles, FrequencyAxes, Pairing
 
 __all__ = ["rotary_append"]
 
@@ -74,6 +75,7 @@ def rotary_append(
     scales: tuple[Any, Any] | None = None,
     inplace: bool = False,
     out: Any = None,
+    inv_freq_axes: FrequencyAxes | None = None,
     **unknown: NoReturn,
 ) -> Any:
     """Rotate `q` and `k`, and write `k` and `v` into caches, in one pass.
@@ -99,7 +101,7 @@ def rotary_append(
         positions: None, an int, ``[s]``, ``[b, s]`` or ``[1, s]``, as in `apply_rotary`.
         inv_freq: a `Rotary`, `Tables`, or radians per position, ``[P]``, float32 or float64, as
             there.
-        layout, pairing, rotary_start, axis_map, scale: as in `apply_rotary`.
+        layout, pairing, rotary_start, axis_map, scale, inv_freq_axes: as in `apply_rotary`.
         k_scale, v_scale: the divisor of the numbers of a cache of 8 bits: a number, or float32
             ``[1]`` or ``[H]``, one for each head. Default 1.
         scales: instead of these, memory ``(k_scales, v_scales)`` for scales that are made here, one
@@ -134,6 +136,8 @@ def rotary_append(
     """
     if unknown or more is not MISSING:
         refuse(rotary_append, q, k, v, positions, inv_freq, keys, values, slots, more, **unknown)
+    if inv_freq_axes is not None:
+        inv_freq = with_axes("rotary_append", inv_freq, inv_freq_axes)
     to = inplace if out is None else _outputs("rotary_append", q, out, inplace, return_k)
     if norm is None:
         norm = q_weight is not None or k_weight is not None

@@ -31,6 +31,8 @@ from posenc_native.engines import backend
 from posenc_native.engines.rotations import Call, outs_of, run
 from posenc_native.engines.verbs import APPLY_ROTARY, APPLY_ROTARY_QK
 
+from .rows import with_axes
+
 if TYPE_CHECKING:
     import torch
     from typing_extensions import Unpack
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from posenc_native.core.calls.kinds import (
         Angles,
         Array,
+        FrequencyAxes,
         Item,
         Number,
         Numbers,
@@ -81,6 +84,7 @@ def apply_rotary(
     inverse: bool = False,
     out_pairing: Pairing | Literal["same"] = "same",
     contiguous: bool = False,
+    inv_freq_axes: FrequencyAxes | None = None,
     out: Any = None,
     **unknown: NoReturn,
 ) -> Any:
@@ -119,6 +123,9 @@ def apply_rotary(
             strides of `x` if it is dense, as in NumPy and torch. (One flag, unlike torch's
             ``memory_format`` or NumPy's ``order``, works for both.) An `x` in another order is
             copied first.
+        inv_freq_axes: the axes of `inv_freq`, by letters: "p", "hp" (frequencies of each head),
+            "ahp", or "bp" for ``[b, P]``: frequencies of each row of the batch, as `Rotary.rows`
+            has. Without it ``[H, P]`` are of heads, also where there are as many rows.
         out: memory for the result; `x` itself rotates in place.
 
     Returns:
@@ -141,6 +148,8 @@ def apply_rotary(
     """
     if unknown or more is not MISSING:
         refuse(apply_rotary, x, positions, inv_freq, more, **unknown)
+    if inv_freq_axes is not None:
+        inv_freq = with_axes("apply_rotary", inv_freq, inv_freq_axes)
     if not contiguous:
         result = backend.door.apply_rotary(
             x, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse,
@@ -191,6 +200,7 @@ def apply_rotary_qk(
     inverse: bool = False,
     out_pairing: Pairing | Literal["same"] = "same",
     contiguous: bool = False,
+    inv_freq_axes: FrequencyAxes | None = None,
     inplace: bool = False,
     out: tuple[Any, Any] | None = None,
     **unknown: NoReturn,
@@ -212,7 +222,8 @@ def apply_rotary_qk(
             place.
         inv_freq: as in `apply_rotary`: a `Rotary` (or a module that has one), `Tables`, or
             frequencies ``[P]``. Tables may be pairs for q and k.
-        layout, pairing, axis_map, scale, inverse, out_pairing, contiguous: as in `apply_rotary`.
+        layout, pairing, axis_map, scale, inverse, out_pairing, contiguous, inv_freq_axes: as in
+            `apply_rotary`.
 
     Returns:
         ``(q, k)`` rotated; the arguments themselves if in place, or `out`.
@@ -231,6 +242,8 @@ def apply_rotary_qk(
     """
     if unknown or more is not MISSING:
         refuse(apply_rotary_qk, q, k, positions, inv_freq, more, **unknown)
+    if inv_freq_axes is not None:
+        inv_freq = with_axes("apply_rotary_qk", inv_freq, inv_freq_axes)
     to: Any = inplace
     if out is not None:
         to = outputs("apply_rotary_qk", out, inplace, missing_one(q, k))

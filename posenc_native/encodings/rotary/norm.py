@@ -35,6 +35,8 @@ from posenc_native.engines import backend
 from posenc_native.engines.rotations import Call, outs_of, run
 from posenc_native.engines.verbs import NORM_ROTARY_QK
 
+from .rows import with_axes
+
 if TYPE_CHECKING:
     import torch
     from typing_extensions import Unpack
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from posenc_native.core.calls.kinds import (
         Angles,
         Array,
+        FrequencyAxes,
         Item,
         Number,
         Numbers,
@@ -100,6 +103,7 @@ def norm_rotary_qk(
     compute: Literal["float32", "as_written"] | None = None,
     inplace: bool = False,
     out: tuple[Any, Any] | None = None,
+    inv_freq_axes: FrequencyAxes | None = None,
     **unknown: NoReturn,
 ) -> tuple[Any, Any]:
     """RMS norm and rotation of queries and keys in one pass.
@@ -120,7 +124,7 @@ def norm_rotary_qk(
         positions: None, an int, ``[s]``, ``[b, s]`` or ``[1, s]``, as in `apply_rotary`.
         inv_freq: a `Rotary`, `Tables`, or radians per position, ``[P]``, float32 or float64, as
             there.
-        layout, pairing, rotary_start, axis_map, scale: as in `apply_rotary`.
+        layout, pairing, rotary_start, axis_map, scale, inv_freq_axes: as in `apply_rotary`.
         compute: "float32" (default): everything in float32 (float64 for float64), rounded once.
             Tables have theirs, which is that of the norm, too. "as_written": rounded where the code
             of transformers rounds, including cosine, sine, products and sum of the rotation. With
@@ -156,6 +160,8 @@ def norm_rotary_qk(
     """
     if unknown or more is not MISSING:
         refuse(norm_rotary_qk, q, k, positions, inv_freq, more, **unknown)
+    if inv_freq_axes is not None:
+        inv_freq = with_axes("norm_rotary_qk", inv_freq, inv_freq_axes)
     to = inplace if out is None else outputs("norm_rotary_qk", out, inplace, missing_one(q, k))
     results = backend.door.norm_rotary_qk(
         q, k, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, *ALIKE, compute,

@@ -31,6 +31,8 @@ from .tables import rotary_tables
 from .verbs import Verbs
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import torch
 
     from posenc_native.core.calls.kinds import (
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
         TorchDtype,
     )
     from posenc_native.models.presets import RotaryPreset
+
+    from .rotary_rows import RotaryRows
 
 __all__ = ["Rotary", "rotary_in", "rotary_of"]
 
@@ -288,6 +292,33 @@ class Rotary(Verbs):
     ) -> tuple[Any, Any]:
         """Cosines and sines: `rotary_tables` with this description."""
         return rotary_tables(positions, self, dtype=dtype)
+
+    @staticmethod
+    def rows(ropes: Iterable[Any]) -> RotaryRows:
+        """A rotation for each row of the batch, called like a `Rotary`.
+
+        For batches of requests with different scalings. The bits are those of a call for each row.
+
+        Args:
+            ropes: a `Rotary` (or a module that has one) for each row. They have one head_dim,
+                rotary_dim, pairing, rotary_start, axis_map and layout.
+
+        Raises:
+            ValueError, TypeError: one of them is no Rotary, or rotates other dims or pairs.
+
+        Example:
+            >>> import numpy as np
+            >>> import posenc_native as pn
+            >>> near, far = pn.Rotary(64), pn.Rotary(64, base=500000.0)
+            >>> rope = pn.Rotary.rows([near, far])
+            >>> q, k = np.ones((2, 8, 5, 64), np.float32), np.ones((2, 2, 5, 64), np.float32)
+            >>> rotated_q, rotated_k = rope(q, k)
+            >>> bool((rotated_q[1] == far.apply(q[1:])[0]).all())
+            True
+        """
+        from .rotary_rows import RotaryRows
+
+        return RotaryRows(ropes)
 
     def with_layout(self, layout: str) -> Rotary:
         """The same rotation with another default layout.

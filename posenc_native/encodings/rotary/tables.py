@@ -17,6 +17,8 @@ from posenc_native.core.calls.suggestions.vocabulary import (
 )
 from posenc_native.engines import backend, late
 
+from .rows import FrequencyRows, with_axes
+
 if TYPE_CHECKING:
     import torch
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
         Array,
         Dtype,
         Frequencies,
+        FrequencyAxes,
         Numbers,
         NumPyDtype,
         Pair,
@@ -60,6 +63,7 @@ def rotary_tables(
     axis_map: npt.ArrayLike | torch.Tensor | None = None,
     scale: float | None = None,
     dtype: Any = None,
+    inv_freq_axes: FrequencyAxes | None = None,
     **unknown: NoReturn,
 ) -> tuple[Any, Any]:
     """Cosines and sines of ``positions * inv_freq``, exact at every position.
@@ -72,9 +76,11 @@ def rotary_tables(
         axis_map: ``[P]`` ints, the coordinate that drives each pair.
         scale: factor of both (YaRN's attention factor); default 1.
         dtype: float16, bfloat16, float32 (default) or float64, of NumPy or torch.
+        inv_freq_axes: "p"; or "bp" for ``[b, P]``, frequencies of each row of the batch, as
+            `Rotary.rows` has. Positions are then ``[s]``, ``[1, s]`` or ``[b, s]``.
 
     Returns:
-        ``(cos, sin)``, each ``positions.shape + (P,)`` (without the axis A).
+        ``(cos, sin)``, each ``positions.shape + (P,)`` (without the axis A); ``[b, s, P]`` by rows.
 
     Raises:
         ValueError: the shapes do not fit, or positions or frequencies are not finite.
@@ -92,10 +98,14 @@ def rotary_tables(
         refuse(rotary_tables, positions, inv_freq, more, **unknown)
     function = "rotary_tables"
     refuse_missing(rotary_tables, positions, inv_freq)
+    if inv_freq_axes is not None:
+        inv_freq = with_axes(function, inv_freq, inv_freq_axes)
     tables = backend.door.rotary_tables(positions, inv_freq, axis_map, scale, dtype)
     if tables is not NotImplemented:
         return tables  # type: ignore[no-any-return]
     rope = description_in(inv_freq)
+    if isinstance(rope, FrequencyRows):
+        return rope.tables(positions, axis_map=axis_map, scale=scale, dtype=dtype)
     if rope is not None:
         check_none_beside(function, rope, {"axis_map": axis_map, "scale": scale})
         (inv_freq, axis_map), scale = rope._of(positions), rope.scale
