@@ -183,8 +183,8 @@ class RotaryEmbedding(RotatingModule):
         for p .. p + s - 1, ``[s]`` or ``[b, s]``.
 
     ``preset(name)`` and ``from_config(config)`` make the rotation of a published model. ``append``
-    rotates and writes to a KV cache, ``norm`` normalizes and rotates, ``bind`` checks once for a
-    loop.
+    rotates and writes to a KV cache, ``append_latent`` to one of latent attention, ``norm``
+    normalizes and rotates, ``bind`` checks once for a loop.
 
     Raises:
         ValueError, TypeError: as in `posenc_native.Rotary` and `posenc_native.apply_rotary_qk`; or
@@ -231,6 +231,19 @@ class RotaryEmbedding(RotatingModule):
         return self.rope.__call__(
             q, keys, positions, layout=layout, inplace=inplace, contiguous=contiguous
         )
+
+    def append_latent(
+        self,
+        q: Tensor | None,
+        k_rope: Tensor,
+        latent: Tensor,
+        positions: Positions,
+        cache: Tensor | tuple[Tensor, Tensor],
+        slots: npt.ArrayLike | Tensor,
+        **options: Any,
+    ) -> Any:
+        """A step of latent attention: `posenc_native.Rotary.append_latent`."""
+        return self.rope.append_latent(q, k_rope, latent, positions, cache, slots, **options)
 
     def bind(self, q: Tensor, k: Tensor, **options: Any) -> BoundRotary:
         """A rotation for tensors like q and k that checks once: `posenc_native.Rotary.bind`."""

@@ -99,6 +99,14 @@ def quantized(
     return keys, values, made
 
 
+def append_latent(q: Tensor, k_rope: Tensor, latent: Tensor, cache: Tensor, **more: Any) -> Any:
+    """Also the rows of the cache then."""
+    cache, slots = cache.clone(), torch.tensor([4, 2, -1, 0, 8])
+    rope = pn.Rotary(D, inv_freq=INV_FREQ)
+    results = rope.append_latent(q, k_rope, latent, 7, cache, slots, return_k=True, **more)
+    return *results, cache
+
+
 def caches_of_eight_bits() -> Tensors:
     of_cache = {"keys": (B, K, 9, D), "values": (B, K, 9, 6)}
     numbers = {n: torch.randint(-9, 9, shape, dtype=torch.int8) for n, shape in of_cache.items()}
@@ -214,6 +222,12 @@ CASES: dict[str, Case] = {
     "rotary_append, 8 bits": Case(
         lambda: q_and_k(**caches_of_eight_bits()), {**QK, **CACHES, "made": "bhc"}, quantized,
         gradients=False, written=["keys", "values", "made"],
+    ),
+    "append_latent": Case(
+        lambda: {"q": randn(B, H, S, D + 3), "k_rope": randn(B, S, D), "latent": randn(B, S, 6),
+                 "cache": randn(B, 9, D + 6)},
+        {"q": "bhsd", "k_rope": "bsd", "latent": "bsd", "cache": "bce"}, append_latent, free="b",
+        gradients=False, written=["cache"],
     ),
     "sinusoidal": Case(lambda: {"positions": rows()}, {"positions": "bs"},
                        lambda positions: pn.sinusoidal(positions, 8), free="bs", gradients=False),

@@ -119,6 +119,13 @@ ERRORS: dict[str, tuple[int, Callable[[Inputs], Any], type[Exception], str]] = {
         1, lambda x: _append(x, K, torch.arange(2 * S) + 15), ValueError,
         r"rotary_append: slots: expected -1, or slots 0 .. 19, got",
     ),
+    "rows of latents that are cut": (
+        2,
+        lambda x: pn.Rotary(D).append_latent(
+            x.q, x.plain["k"][:, 0], x.plain["k"][:, 1], 0, x.cut(torch.zeros(B, 20, 2 * D)), [0]
+        ),
+        ValueError, r"Rotary.append_latent: cache: expected a DTensor that is not sharded along d",
+    ),
     "an out where a gradient is required": (
         2, lambda x: pn.apply_rotary(x.q.requires_grad_(), None, INV_FREQ, out=x.cut(x.plain["q"])),
         ValueError, r"apply_rotary: out: expected no out if a gradient is required",

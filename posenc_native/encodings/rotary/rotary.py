@@ -60,8 +60,9 @@ class Rotary(Verbs):
     A Rotary is immutable; it can be shared, copied, pickled and compared. ``model.half()`` casts
     nothing in it, and nothing is lost on the meta device. ``Rotary.preset(name)`` and
     ``Rotary.from_config(config)`` make the rotation of a published model. A Rotary is called with q
-    and k; ``apply`` rotates one of them, ``append`` rotates and writes to a KV cache, ``norm``
-    normalizes and rotates, ``bind`` checks once for a loop, ``tables`` gives cosines and sines.
+    and k; ``apply`` rotates one of them, ``append`` rotates and writes to a KV cache,
+    ``append_latent`` to one of latent attention (DeepSeek), ``norm`` normalizes and rotates,
+    ``bind`` checks once for a loop, ``tables`` gives cosines and sines.
 
     Args:
         head_dim: width of a head; q and k must have it.

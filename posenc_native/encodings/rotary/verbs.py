@@ -18,6 +18,7 @@ from posenc_native.core.calls.suggestions.vocabulary import (
 )
 from posenc_native.encodings.rotary.append import rotary_append
 from posenc_native.encodings.rotary.apply import apply_rotary
+from posenc_native.encodings.rotary.latent import append_latent
 from posenc_native.encodings.rotary.norm import norm_rotary_qk
 from posenc_native.engines import backend, late
 from posenc_native.engines.rotations import Call, outs_of, run
@@ -276,6 +277,79 @@ class Verbs:
             q, k, v, positions, self, keys, values, slots, more, layout, cache_layout, norm,
             q_weight, k_weight, eps, norm_over, weight_offset, norm_first, None, None, None, None,
             compute, return_k, k_scale, v_scale, scales, inplace, out,
+        )  # fmt: skip
+
+    def append_latent(
+        self,
+        q: Any,
+        k_rope: Any,
+        latent: Any,
+        positions: npt.ArrayLike | torch.Tensor | None,
+        cache: Any,
+        slots: npt.ArrayLike | torch.Tensor,
+        *,
+        layout: str | None = None,
+        cache_layout: str = "bsd",
+        return_k: bool = False,
+        k_scale: Any = None,
+        scales: tuple[Any, Any] | None = None,
+        inplace: bool = False,
+        out: Any = None,
+    ) -> Any:
+        """A step of latent attention (MLA): rotate q, write latent and rotated key to a cache.
+
+        DeepSeek-V2, V3 and R1 and Kimi K2 keep one row for each token, which all heads share: the
+        latent, L dims, which is the value and the first part of the key; and R dims of the key that
+        rotate. R is ``head_dim - rotary_start``: 64 in their presets.
+
+        Args:
+            q: queries; the last R dims of each head rotate. Heads have n + R dims, for any n, or
+                are None, as in `append`.
+            k_rope: the dims of the key that rotate, with the axes of the layout except h, for
+                example ``[b, s, R]``, or with h = 1.
+            latent: like `k_rope`, with L dims, already normed by the model; copied bit for bit.
+            positions: as in a call.
+            cache: rows ``[.., L + R]``, latent first, as in vLLM, FlashMLA and SGLang; or a pair
+                ``(latent_cache, k_cache)`` of two caches, or of views of rows in another order.
+            slots: as in `rotary_append`; tokens with slot -1 are not written.
+            cache_layout: as there, but h is optional: "bsd" for a row per batch entry, "sd" for one
+                pool, "psd" for pages, "pshd" for an axis of one head.
+            layout: default the layout of the description.
+            k_scale: the divisor of all numbers of 8 bits (`rotary_append` has the formats): a
+                number, or float32 ``[1]``. Default 1.
+            scales: instead of this, memory ``(latent_scales, k_scales)`` for a scale that is made
+                for each row, as in `rotary_append`: float32 with the shape of the cache without d.
+            return_k: also return the rotated `k_rope`.
+            inplace: write the rotated dims to `q` (and `k_rope`, if it is returned).
+            out: memory like `q`, or with `return_k` a pair ``(q_out, k_out)``; without a gradient.
+
+        Returns:
+            `q` with rotated last dims, or ``(q, k_rope)``. Gradients as in `rotary_append`.
+
+        Raises:
+            ValueError, TypeError: as in `rotary_append`; or widths do not fit the description or
+                the cache. Then nothing has been written.
+
+        Source: DeepSeek-AI 2024, "DeepSeek-V2", section 2.1.
+
+        Example:
+            >>> import numpy as np
+            >>> import posenc_native as pn
+            >>> rope = pn.Rotary.preset("deepseek-v3", layout="thd")
+            >>> q = np.ones((3, 16, 192), np.float32)  # three tokens, 16 heads of 128 + 64 dims
+            >>> k_rope, latent = np.ones((3, 64), np.float32), np.ones((3, 512), np.float32)
+            >>> cache = np.zeros((10, 64, 576), np.float32)  # ten pages of 64 tokens
+            >>> slots = [129, 130, -1]  # on page 2; the third token is padding
+            >>> q = rope.append_latent(
+            ...     q, k_rope, latent, 40, cache, slots, cache_layout="psd", inplace=True
+            ... )
+            >>> row = cache[2, 1]
+            >>> bool((row[512:] == q[0, 0, 128:]).all()), bool((row[:512] == latent[0]).all())
+            (True, True)
+        """
+        return append_latent(
+            self, q, k_rope, latent, positions, cache, slots, layout, cache_layout, return_k,
+            k_scale, scales, inplace, out,
         )  # fmt: skip
 
     def bind(

@@ -131,6 +131,10 @@ _KEYWORDS = (
      "x-transformers"),
     ("query query_states xq", "q x", (), "transformers, Meta's Llama, vLLM"),
     ("key key_states xk", "k", (), "transformers, Meta's Llama, vLLM"),
+    ("k_pe k_rot", "k_rope", (), "vLLM, transformers"),
+    ("kv_c kv_c_normed compressed_kv", "latent", (), "vLLM, transformers"),
+    ("kv_cache", "cache", (), "vLLM"),
+    ("slot_mapping", "slots", (), "vLLM"),
     ("num_heads n_heads num_attention_heads n_head", "num_heads",
      (("", "omit {word}: the shape has the number of heads"),), "transformers, GPT-2"),
     ("relative_attention_num_buckets", "num_buckets", (), "transformers"),
@@ -138,6 +142,10 @@ _KEYWORDS = (
 )  # fmt: skip
 
 _ONE = "for one tensor write rope.apply(q)"
+_PLACE = (
+    "write slots=..., the place of each token in the cache: its position, unless the cache has "
+    "pages or wraps around"
+)
 _MISSING = (
     ("k", "",
      (("v", ""),  # an append writes keys: it needs them
@@ -155,8 +163,7 @@ _MISSING = (
      (("x", "write positions=None for 0 .. s - 1"),
       ("q", "write positions=None for 0 .. s - 1, or the position of the first token"))),
     ("slots", "",
-     (("keys", ("write slots=..., the place of each token in the cache: its position, unless the "
-                "cache has pages or wraps around")),)),
+     (("keys", _PLACE), ("cache", _PLACE))),
 )  # fmt: skip
 
 # Heads where positions belong, or more tensors than the function rotates.
