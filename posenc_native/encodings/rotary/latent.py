@@ -6,8 +6,7 @@ projection ──► q       last dims rotated ──► q                      
 
 All heads share a row of the cache: it is the key, and its first L dims are the value. The call is
 `rotary_append` for one head of k and v, with the two parts of the cache as keys and values, and
-with the part of q that rotates. `rotary_append` refuses every wrong call; only then are the
-arguments checked here, to name the argument that is wrong.
+with the part of q that rotates.
 
 Source: DeepSeek-AI 2024, "DeepSeek-V2: A Strong, Economical, and Efficient Mixture-of-Experts
 Language Model", section 2.1.
@@ -208,7 +207,10 @@ def _check_views(**written: Any) -> None:
             arguments.wrong_value(_FUNCTION, name, expected, str(x.placements))
 
 
-# --- Errors, after `rotary_append` has refused a call
+# --- Errors
+# `rotary_append` refuses every wrong call that the checks above let pass. Only then is the call
+# checked again, for an error in its own words: these checks take twice as long as a call for one
+# token.
 
 
 def _check(call: Call) -> None:
@@ -285,6 +287,7 @@ def _check_rows(name: str, rows: Any, letters: str, width: int, text: str, batch
         expected = "one head, which all heads share"
     elif sizes.get("b", batch) != batch:
         expected = f"b = {batch} rows, as k_rope has"
+        hint = f'cache_layout="{letters.replace("b", "p")}" for pages?'
     else:
         return
     arguments.wrong_value(_FUNCTION, name, expected, f"shape {list(shape)}", hint)

@@ -309,7 +309,7 @@ class Verbs:
                 example ``[b, s, R]``, or with h = 1.
             latent: like `k_rope`, with L dims, already normed by the model; copied bit for bit.
             positions: as in a call.
-            cache: rows ``[.., L + R]``, latent first, as in vLLM, FlashMLA and SGLang; or a pair
+            cache: rows ``[.., L + R]``, latent first, as in vLLM; or a pair
                 ``(latent_cache, k_cache)`` of two caches, or of views of rows in another order.
             slots: as in `rotary_append`; tokens with slot -1 are not written.
             cache_layout: as there, but h is optional: "bsd" for a row per batch entry, "sd" for one

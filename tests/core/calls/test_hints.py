@@ -217,6 +217,10 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
         ("Rotary.append: arguments: expected q, k, v, positions, keys, values, slots, got no "
          "slots; write slots=..., the place of each token in the cache"), "inv_freq",
     ),
+    "no slots, of rows": (
+        lambda of: ROPE.append_latent(of(x()), of(x(2, 5, 8)), of(x(2, 5, 8)), 0, of(x(2, 9, 16))),
+        "cache, slots, got no slots; write slots=..., the place of each token in the cache", "keys",
+    ),
     "pages": (lambda of: append(of, (10, 16, 3, 8)), '; cache_layout="pshd"?', "phsd"),
     "pages, slots in a list": (
         lambda of: append(of, (10, 16, 3, 8), slots=[0, 1, 2, 3, 4]), '; cache_layout="pshd"?', "",

@@ -262,7 +262,7 @@ ERRORS = {
     ),
     "axes": ({"cache": CACHE[0]}, "cache: expected 3 axes for cache_layout 'psd', got shape [4"),
     "rows of a batch": (
-        {"cache_layout": "bsd"}, "cache: expected b = 1 rows, as k_rope has, got shape [4, 4, 56]",
+        {"cache_layout": "bsd"}, 'k_rope has, got shape [4, 4, 56]; cache_layout="psd" for pages?',
     ),
     "heads of a cache": (
         {"cache": np.zeros((4, 4, 2, ROW), "f"), "cache_layout": "pshd"},
@@ -308,7 +308,7 @@ ERRORS = {
     "out of both": (
         {"out": Q.copy(), "return_k": True}, "out: expected a pair (q_out, k_out), got ndarray",
     ),
-    "vLLM's word": ({"k_pe": K_ROPE}, "k_pe: expected a keyword of q, k_rope, latent, positions"),
+    "vLLM's word": ({"k_pe": K_ROPE}, "got k_pe=...; write k_rope=..."),
 }  # fmt: skip
 
 
