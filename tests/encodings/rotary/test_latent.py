@@ -204,7 +204,7 @@ FORMATS = {
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_rows_of_8_bits(name, target):
-    """One scale divides latent and key; the key may stay in its dtype; scales may be made."""
+    """One scale divides latent and key; either may stay in its dtype; scales may be made."""
     kind, most = FORMATS[name]
     _, exact = step(np.array)
     written = exact.any(-1)
@@ -216,10 +216,14 @@ def test_rows_of_8_bits(name, target):
         rows = np.zeros(exact.shape, kind)
         step(np.array, cache=rows, k_scale=k_scale)
         assert_same_bits(rows.view(np.uint8), rounded(exact / np.float32(0.25)))
-    latents, keys = np.zeros((4, 4, LATENT), kind), np.zeros((4, 4, TURNED), np.float32)
-    step(np.array, cache=(latents, keys), k_scale=0.25)
-    assert_same_bits(latents.view(np.uint8), rounded(exact[..., :LATENT] / np.float32(0.25)))
-    assert_same_bits(keys, exact[..., LATENT:])
+    for kinds in ((kind, np.float32), (np.float32, kind)):
+        cache = tuple(np.zeros((4, 4, n), k) for n, k in zip((LATENT, TURNED), kinds, strict=True))
+        step(np.array, cache=cache, k_scale=0.25)
+        for part, x in zip(cache, np.split(exact, [LATENT], -1), strict=True):
+            if part.dtype == np.float32:
+                assert_same_bits(part, x)
+            else:
+                assert_same_bits(part.view(np.uint8), rounded(x / np.float32(0.25)))
     rows, made = np.zeros(exact.shape, kind), np.full((2, 4, 4), 7, np.float32)
     step(np.array, cache=rows, scales=tuple(made))
     for i, part in enumerate((slice(None, LATENT), slice(LATENT, None))):
@@ -290,6 +294,9 @@ ERRORS = {
     ),
     "a scale of floats": (
         {"k_scale": 0.5}, "k_scale: expected None, or cache of float8_e4m3fn, float8_e5m2",
+    ),
+    "scales of floats": (
+        {"scales": (np.zeros((4, 4), "f"), None)}, "scales[0]: expected None, or cache of float8_",
     ),
     "one scale made": (
         {"scales": np.zeros((4, 4), "f")},
