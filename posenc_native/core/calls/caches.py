@@ -10,10 +10,14 @@ A cache of 8 bits has numbers divided by a scale: of all, of a head, or of each 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from .arguments import (
+    FLOAT32_END,
     FLOAT_DTYPES,
     INTEGER_DTYPES,
     check_dtype,
@@ -59,16 +63,23 @@ def scale_options(
     """The last fields of a `Cache`, from the arguments of a call."""
     numbers, of_heads = [], []
     for name, scale in (("k_scale", k_scale), ("v_scale", v_scale)):
-        is_array = hasattr(scale, "shape") and not is_count(scale)
-        is_number = isinstance(scale, float) or is_count(scale)
+        is_number = isinstance(scale, (float, np.floating)) or is_count(scale)
+        is_array = hasattr(scale, "shape") and not is_number
         if scale is not None and not is_array and not is_number:
             wrong_type(function, name, "a number or an array [1] or [H]", type(scale).__name__)
-        numbers.append(1.0 if scale is None or is_array else float(scale))
+        numbers.append(1.0 if scale is None or is_array else _as_float(scale))
         of_heads.append(scale if is_array else None)
     made = (None, None) if scales is None else scales
     if not isinstance(made, tuple) or len(made) != 2:
         wrong_type(function, "scales", "a pair (k_scales, v_scales)", type(scales).__name__)
     return numbers[0], numbers[1], of_heads[0], of_heads[1], made[0], made[1]
+
+
+def _as_float(number: Any) -> float:
+    try:
+        return float(number)
+    except OverflowError:  # an int beyond 2^1024
+        return math.inf
 
 
 class CacheView(NamedTuple):
@@ -170,7 +181,7 @@ def _check_scale(function: str, i: int, cache: Cache, heads: int) -> None:
         return
     if divided and made is not None:
         wrong_value(function, name, "None beside memory for scales", "a scale")
-    if not 0 < number <= 2.0**128 - 2.0**104:
+    if not 2.0**-150 < number < FLOAT32_END:  # rounded, neither 0 nor infinity
         wrong_value(function, name, "a positive finite number in float32", number)
     if of_heads is not None:
         check_dtype(function, name, of_heads.dtype, ("float32",))

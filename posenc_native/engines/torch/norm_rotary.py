@@ -11,6 +11,7 @@ from torch import Tensor
 from posenc_native.core.calls import arguments
 from posenc_native.core.calls.arguments import wrong_type, wrong_value
 from posenc_native.core.calls.caches import Cache, check_cache_layout, has_eight_bits
+from posenc_native.core.calls.errors import named
 from posenc_native.core.calls.norms import Norm, check_norm
 from posenc_native.core.calls.pairs import in_place
 from posenc_native.core.calls.rotation import Rotation, by_tables, flat
@@ -92,7 +93,8 @@ class _Call:
             q_weight=_weight(function, "q_weight", norm.q_weight, q),
             k_weight=_weight(function, "k_weight", norm.k_weight, q),
         )
-        self.rotation = of_schema(function, read_rotation(function, q, rotation))
+        self.read = read_rotation(function, q, rotation)
+        self.rotation = of_schema(function, self.read)  # a pairing is a text there
         self.tables = by_tables(rotation)
 
     @property
@@ -209,7 +211,8 @@ class _Call:
                     continue
                 if other != name and overlap(to, x):
                     wrong_value(function, name, f"no memory in common with {other}", "an overlap")
-        rotated = self._rotated()
+        with named(function):
+            rotated = self._rotated()
         for name, out, result in zip(places, outs or (), rotated, strict=False):
             check_copy(function, name, out, result)
         with torch.no_grad():
@@ -232,7 +235,7 @@ class _Call:
         if self.as_written:
             of_call = self.rotation, True, self.norm, frequency_turns
             return plain.norm_rotary(self.function, q, k, *of_call)
-        return rotary.apply_rotary_qk(q, k, self.rotation, None)
+        return rotary.apply_rotary_qk(q, k, self.read, None)
 
 
 def _scale(function: str, argument: str, scale: Any, q: Tensor) -> Tensor | None:

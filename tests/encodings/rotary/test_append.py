@@ -222,13 +222,13 @@ def test_gradients_reach_what_is_returned_and_not_the_cache():
         pn.rotary_append(q, k, v, None, inv_freq, keys.requires_grad_(), values, [1, 4, 0], **where)
 
 
-@pytest.mark.parametrize("compute", [None, "as_written"])
-def test_a_gradient_without_a_norm_is_that_of_the_rotation(compute):
+@pytest.mark.parametrize(("compute", "pairing"), [(None, 4), ("as_written", "half")])
+def test_a_gradient_without_a_norm_is_that_of_the_rotation(compute, pairing):
     torch = pytest.importorskip("torch")
     q, k, v = (torch.from_numpy(x).requires_grad_() for x in step(3, np.float32, 0))
     keys, values = (torch.from_numpy(x) for x in caches((1, 5, GROUPS), np.float32))
     where = {"layout": "bshd", "cache_layout": "bshd", "return_k": True, "compute": compute}
-    rope = pn.Rotary(128, layout="bshd")
+    rope = pn.Rotary(128, layout="bshd", pairing=pairing)
     results = pn.rotary_append(q, k, v, None, rope, keys, values, [1, 4, 0], **where)
     sum((x * x.detach()).sum() for x in results).backward()
     expected = [x.detach().requires_grad_() for x in (q, k)]
@@ -236,6 +236,8 @@ def test_a_gradient_without_a_norm_is_that_of_the_rotation(compute):
     sum((x * x.detach()).sum() for x in both).backward()
     for x, y in zip((q, k), expected, strict=True):
         torch.testing.assert_close(x.grad, y.grad, rtol=0, atol=2e-6)
+    with pytest.raises(ValueError, match=r"^rotary_append: "):
+        pn.rotary_append(q, k, v, None, torch.rand(99, 4), keys, values, [1, 4, 0], **where)
 
 
 def test_compiled_steps_write_the_cache():

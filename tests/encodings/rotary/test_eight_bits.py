@@ -205,6 +205,10 @@ ERRORS = {
         "scales[1]: expected None, or values of float8_e4m3fn, float8_e5m2 or int8, got values",
     ),
     "zero": ({"v_scale": 0.0}, "v_scale: expected a positive finite number in float32, got 0"),
+    "0 in float32": ({"v_scale": 1e-50}, "v_scale: expected a positive finite number in float32"),
+    "an int past float64": (
+        {"k_scale": 10**400}, "k_scale: expected a positive finite number in float32, got inf",
+    ),
     "too large": ({"v_scale": 1e39}, "v_scale: expected a positive finite number in float32"),
     "one of heads": (
         {"k_scale": np.array([1, -1], "f")}, "k_scale: expected positive finite numbers, got -1",
@@ -248,24 +252,34 @@ def test_the_plain_implementation_refuses_the_same(name, backend):
         append(**ERRORS[name][0])
 
 
+@pytest.mark.parametrize("scale", [np.float64(0.5), np.float32(0.5), 2.0**128 - 2.0**103.5])
+def test_what_rounds_to_a_number_of_float32_is_a_scale(scale, backend):
+    values = np.zeros((1, 2, 8, 64), np.int8)
+    append(values=values, v_scale=scale)
+    assert (values[:, :, :2] == np.rint(1 / np.float32(scale))).all()
+
+
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("name", FORMATS)
 def test_the_plain_implementation_rounds_likewise(name, scale, backend):
     kind, most = FORMATS[name]
     q, k, v = inputs("bfloat16", 64, 40)
+    v[0, 0, 0] = 0
+    v[1, 0, 2, 0] = -1e6
     slots = np.array([[0, 3, -1, 8, 1], [4, 2, 1, 0, 7]])
     wide = [x.astype(np.float32) for x in (q, k, v)]
     exact, kept = caches(np.float32, 64, 40), caches(kind, 64, 40)
     rope = pn.Rotary(64)
     rope.append(*wide, slots, *exact, slots)
+    of_heads = np.array([0.3, 2, 7], np.float32)
     of_call: dict[str, Any] = {
         "none": {}, "numbers": {"k_scale": 0.3, "v_scale": 0.3},
-        "of heads": {f"{x}_scale": np.full(HEADS, 0.3, "f") for x in "kv"},
+        "of heads": {"k_scale": of_heads, "v_scale": of_heads[::-1]},
         "made": {"scales": tuple(np.zeros((2, 2, HEADS, SLOTS), "f"))},
     }[scale]  # fmt: skip
     rope.append(q, k, v, slots, *kept, slots, **of_call)
     for i in range(2):
-        by = {"none": 1, "made": 0}.get(scale, 0.3)
+        by = {"none": 1, "numbers": 0.3}.get(scale, of_heads[:: 1 - 2 * i, None, None])
         if scale == "made":
             by = np.abs(exact[i]).max(-1, keepdims=True) / np.float32(most)
             assert_same_bits(of_call["scales"][i], by[..., 0])
