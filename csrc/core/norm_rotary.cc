@@ -144,7 +144,7 @@ void check_scale(const NormRotaryCall& call, int i, int64_t heads, Scaling& scal
   }
   scaling.of_heads = static_cast<const float*>(of_heads->data);
   scaling.head_stride = count == 1 ? 0 : of_heads->stride[0];
-  for (int64_t head = 0; of_heads->readable && head < std::min(count, heads); ++head) {
+  for (int64_t head = 0; of_heads->readable && head < count; ++head) {
     const float value = scaling.of_head(head);
     if (is_scale(value)) continue;
     fail_value(call.function, name, "positive finite numbers", shown(static_cast<double>(value)));

@@ -49,6 +49,9 @@ inline int64_t result_bytes(const NormRotaryArgs& args) {
   const RotaryArgs& rotary = args.rotary;
   int64_t dims = args.v.heads * args.v_dim;
   for (const RotaryTensor& x : rotary.tensors) dims += x.heads * rotary.head_dim;
+  for (const CacheTarget* cache : {&args.keys, &args.values}) {  // rows without dims have a scale
+    if (cache->scaling.made != nullptr) dims += args.v.heads;
+  }
   return rotary.rows() * dims * item_size(rotary.dtype);
 }
 

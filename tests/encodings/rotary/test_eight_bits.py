@@ -152,6 +152,9 @@ def test_rows_of_zeros_and_of_nan_have_a_scale(name, target):
     pn.Rotary(64).append(k, k.copy(), k.copy(), 0, keys, values, [0, 1, 2], scales=tuple(scales))
     assert not keys[..., :2, :].view(np.uint8).any()
     np.testing.assert_array_equal(scales, np.tile([0, 0, np.nan], (2, 1, 1, 1)))
+    k, keys, values = k[..., :0], keys[..., :0], values[..., :0]
+    pn.rotary_append(k, k, k, None, [], keys, values, [0, 1, 2], scales=tuple(scales))
+    assert not scales.any(), "a row of no numbers has the scale 0"
 
 
 LAYOUTS = {
