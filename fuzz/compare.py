@@ -18,17 +18,19 @@ from posenc_native.engines.plain import phases
 
 from .bound import from_first
 from .cases import Case, Described
-from .cases.common import CACHES
+from .cases.common import CACHES, SCALES
 from .cases.rotary import INT_IS_FIRST, VERBS
 from .engines import (
     HALF_UNITS,
     REFERENCE,
+    Engine,
     Outcome,
     arguments_of,
     function_of,
     gathered,
     prepared,
 )
+from .memory import EIGHT_BITS
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "shared"))
 from norms import roundings
@@ -75,8 +77,10 @@ def error_fault(case: Case, error: BaseException) -> str | None:
     return None
 
 
-def value_fault(case: Case, copies: dict[int, Array], outcome: Outcome) -> str | None:
-    """How results differ from the reference's, if they do."""
+def value_fault(
+    case: Case, copies: dict[int, Array], engine: Engine, outcome: Outcome
+) -> str | None:
+    """How results of an engine differ from the reference's, if they do."""
     copies = {key: array.copy() for key, array in copies.items()}
     arguments = spelled_out(case, arguments_of(case, copies))
     out = arguments.pop("out", None)
@@ -84,7 +88,7 @@ def value_fault(case: Case, copies: dict[int, Array], outcome: Outcome) -> str |
         arguments["inplace"] = False
     if isinstance(out, np.ndarray) and case.function in ("sinusoidal", "toeplitz_bias"):
         arguments["dtype"] = out.dtype
-    with np.errstate(all="ignore"):
+    with prepared(engine), np.errstate(all="ignore"):
         try:
             _CHECKS[case.function](case, arguments, outcome.results)
         except AssertionError as error:
@@ -205,6 +209,7 @@ ROTATION = (
     "scale", "inverse", "out_pairing",
 )  # fmt: skip
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
+MADE = tuple(f"{name}s" for name in SCALES)  # a result each, where scales are made
 
 
 def _options(arguments: dict[str, Any], name: str) -> dict[str, Any]:
@@ -359,10 +364,11 @@ def _check_rotary(case: Case, arguments: dict[str, Any], results: tuple[Array, .
         names = ["q"]
     names = [name for name in names if arguments[name] is not None]  # one of q and k may be missing
     if "keys" in arguments:
-        names += ["keys", "values"]
+        made = arguments.get("scales") or (None, None)
+        names += [*CACHES, *(s for s, one in zip(MADE, made, strict=True) if one is not None)]
     assert len(results) == len(names), f"{len(results)} results, not {len(names)}"
     for name, actual in zip(names, results, strict=True):
-        if name not in CACHES:
+        if name not in (*CACHES, *MADE):
             _check_one(actual, arguments, name)
     if "keys" in arguments:
         _check_caches(case, arguments, dict(zip(names, results, strict=True)))
@@ -395,6 +401,7 @@ def _check_caches(case: Case, arguments: dict[str, Any], results: dict[str, Arra
         "q_weight": None,
         "k_weight": None,
         "return_k": False,
+        **dict.fromkeys((*SCALES, "scales")),
     }
     nothing |= {"k": nothing["q"], "keys": keys.astype(np.float64)}
     _reference(case, arguments | nothing | {"v": numbered, "values": places})
@@ -403,7 +410,15 @@ def _check_caches(case: Case, arguments: dict[str, Any], results: dict[str, Arra
     for name, before in (("keys", keys), ("values", values)):
         _assert_same(results[name][~there], before[~there])
     count = len(numbered.reshape(-1))
-    _assert_same(results["values"][there], v.reshape(count, v.shape[-1])[at[there]])
+    of_eight_bits = [name for name in CACHES if str(arguments[name].dtype) in EIGHT_BITS]
+    if of_eight_bits:
+        wide = _unrounded(case, arguments)
+    for name in of_eight_bits:
+        _check_eight_bits(name, arguments, wide[name], there, results)
+    if "values" not in of_eight_bits:
+        _assert_same(results["values"][there], v.reshape(count, v.shape[-1])[at[there]])
+    if "keys" in of_eight_bits:
+        return
     written = results["keys"][there]
     if "k" in results:
         _assert_same(written, results["k"].reshape(count, k.shape[-1])[at[there]])
@@ -416,6 +431,50 @@ def _check_caches(case: Case, arguments: dict[str, Any], results: dict[str, Arra
         return whole.reshape(count, k.shape[-1])[at[there]]
 
     _assert_close(written, *(rows(part) for part in expected))
+
+
+def _unrounded(case: Case, arguments: dict[str, Any]) -> dict[str, Array]:
+    """What the engine that runs the checks appends to caches of float32."""
+    inputs = {name: arguments[name] for name in "qkv"}
+    if arguments.get("compute") != "as_written":  # there all steps are rounded to the dtype of x
+        inputs = {
+            name: x if x is None or x.dtype == np.float64 else x.astype(np.float32)
+            for name, x in inputs.items()
+        }
+    wide = {name: np.zeros(arguments[name].shape, inputs["k"].dtype) for name in CACHES}
+    others: dict[str, Any] = dict.fromkeys((*SCALES, "scales")) | {"return_k": False}
+    function_of(case)(**gathered(arguments | inputs | wide | others))
+    return {name: x.astype(np.float32) for name, x in wide.items()}
+
+
+def _check_eight_bits(
+    name: str, arguments: dict[str, Any], wide: Array, there: Array, results: dict[str, Array]
+) -> None:
+    """A cache of 8 bits: numbers of float32, divided by their scale and rounded once."""
+    i = CACHES.index(name)
+    dtype = results[name].dtype
+    made = (arguments.get("scales") or (None, None))[i]
+    if made is not None:
+        scale = np.abs(wide).max(-1, initial=0) / np.float32(EIGHT_BITS[str(dtype)])
+        _assert_same(results[MADE[i]], np.where(there, scale, made))
+        divisor = np.where(scale == 0, np.float32(1), scale)
+    else:
+        scale = np.float32(1 if arguments.get(SCALES[i]) is None else arguments[SCALES[i]])
+        layout = arguments.get("cache_layout", "bhsd")
+        by_head = [-1 if letter == "h" else 1 for letter in layout[:-1]]
+        divisor = np.broadcast_to(scale.reshape(by_head), there.shape)
+    expected = rounded_to_eight_bits(wide[there] / divisor[there][:, None], dtype)
+    _assert_same(results[name][there].view(np.uint8), expected)
+
+
+def rounded_to_eight_bits(x: Array, dtype: Any) -> Array:
+    """The bytes of float32 numbers in a format: to nearest even, saturating, NaN as 0x7f or 0."""
+    most = EIGHT_BITS[str(dtype)]
+    if dtype == np.int8:
+        return np.nan_to_num(np.rint(np.clip(x, -128, most)), nan=0).astype(np.int8).view(np.uint8)
+    result: Array = np.clip(x, -most, most).astype(dtype).view(np.uint8)
+    result[np.isnan(x)] = 0x7F
+    return result
 
 
 def _check_bound(case: Case, arguments: dict[str, Any], results: tuple[Array, ...]) -> None:

@@ -24,9 +24,14 @@ REGION_BYTES = 1024 * PAGE
 PADDING = 192
 
 
+# Formats of caches of 8 bits, with the largest number of each.
+EIGHT_BITS = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0, "int8": 127.0}
+
+
 def dtype_of(name: str) -> np.dtype[Any]:
-    """The dtype of a name, bfloat16 among them."""
-    return np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
+    """The dtype of a name, those of ml_dtypes among them."""
+    own = name == "bfloat16" or name.startswith("float8")
+    return np.dtype(getattr(ml_dtypes, name) if own else name)
 
 
 def guarded(size: int) -> Bytes:

@@ -145,7 +145,7 @@ class Trial:
             yield f"{len(outcome.results)} results, not {len(first[1].results)}"
             return
         if first is None:
-            text = compare.value_fault(case, copies, outcome)
+            text = compare.value_fault(case, copies, engine, outcome)
             if text is not None:
                 yield text
         elif _same_bits_promised(case, first[0], engine):
@@ -153,7 +153,7 @@ class Trial:
                 if not compare.same_bits(mine, other):
                     yield f"not the bits of {Finding(first[0], '')}, result {i}"
         else:
-            text = compare.value_fault(case, copies, outcome)
+            text = compare.value_fault(case, copies, engine, outcome)
             if text is not None:
                 yield text
 

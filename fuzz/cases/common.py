@@ -57,6 +57,7 @@ class Case:
 
 
 CACHES = ("keys", "values")
+SCALES = ("k_scale", "v_scale")  # the divisor of each
 # None stands for their default.
 NOT_GIVEN = ("layout", "pairing", "rotary_start", "scale")
 
@@ -86,8 +87,9 @@ def finish(
 
     def written() -> tuple[list[Operand], list[Operand]]:
         returned = _places(arguments, inputs)
-        caches = [arguments[n] for n in CACHES if isinstance(arguments.get(n), Operand)]
-        return returned + caches, returned
+        made = arguments.get("scales")
+        caches = [arguments.get(n) for n in CACHES] + list(made if isinstance(made, tuple) else ())
+        return returned + [one for one in caches if isinstance(one, Operand)], returned
 
     outputs, _ = written()
     if outputs and builder.choices.chance(4):

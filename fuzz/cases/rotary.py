@@ -17,7 +17,8 @@ import posenc_native as pn
 from fuzz.memory import Operand
 from fuzz.operands import FLOATS, INTEGERS, Builder
 
-from .common import Case, Described, Listed, finish, number, positions_of, result_dtype
+from .common import CACHES, Case, Described, Listed, finish, number, positions_of, result_dtype
+from .eight_bits import cache_dtypes, scales_of_caches
 
 # What an int stands for as positions of a verb: with False 0 .. p - 1, with True p .. p + s - 1.
 INT_IS_FIRST = True
@@ -136,9 +137,11 @@ def _heads(builder: Builder, arguments: dict[str, Any], verb: Verb, groups: bool
     )
     layout = choices.one_of(LAYOUTS[choices.one_of(GROUPED if grouped else AXES)])
     letters = layout[:-1]
-    lengths = builder.sizes(len(letters))
+    # Rows of whole vectors have kernels of their own, if they are normed.
+    wide = choices.one_of((32, 64, 128)) if verb.norms and choices.chance(20) else 0
+    lengths = builder.sizes(len(letters), max(builder.elements // wide, 12) if wide else None)
     shared = dict(zip(letters, lengths, strict=True))
-    dim = min(builder.size(), max(builder.elements // max(math.prod(lengths), 1), 2))
+    dim = wide or min(builder.size(), max(builder.elements // max(math.prod(lengths), 1), 2))
     pair = len(verb.inputs) == 2 and not verb.norms
     own_tokens, own_starts = pair and choices.chance(15), pair and choices.chance(15)
     sizes = []
@@ -374,7 +377,7 @@ def _norm(builder: Builder, arguments: dict[str, Any], heads: Heads, verb: Verb)
 
 
 def _cache(builder: Builder, arguments: dict[str, Any], heads: Heads, verb: Verb) -> None:
-    """keys, values, slots."""
+    """keys, values, slots, scales."""
     choices = builder.choices
     layout = choices.one_of(LAYOUTS[choices.one_of(CACHE_AXES)])
     if layout != "bhsd" or choices.chance(50):
@@ -402,12 +405,13 @@ def _cache(builder: Builder, arguments: dict[str, Any], heads: Heads, verb: Verb
         values = [-1 if choices.chance(30) else value for value in values]
     bad = (slots, -2, values[0] if values else 0, slots + 2**32, 2**40)
     arguments["slots"] = _integers(builder, "slots", rows, values, bad)
-    for name, i in (("keys", 1), ("values", 2)):
+    dtypes = cache_dtypes(builder, heads.operands[1].dtype)
+    for name, i, dtype in zip(CACHES, (1, 2), dtypes, strict=True):
         shape = [(sizes | {"d": heads.sizes[i]["d"]})[letter] for letter in layout]
-        dtype = heads.operands[i].dtype
         arguments[name] = builder.operand(name, shape, dtype, builder.numbers(), output=True)
         if builder._repeats(arguments[name]):
             builder.faults.append(f"{name}: elements may share memory")
+    scales_of_caches(builder, arguments, dtypes, shape[:-1], sizes["h"])
     if choices.chance(50):
         arguments["return_k"] = choices.chance(80)
 
