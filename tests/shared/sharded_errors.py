@@ -41,6 +41,16 @@ def _append(x: Inputs, heads: int, slots: Tensor) -> Any:
     return pn.rotary_append(x.q, x.k, x.k, None, INV_FREQ, *caches, slots)
 
 
+def _append_with_scales(x: Inputs, *placements: Any) -> Any:
+    """Into caches of int8, with memory for scales in these placements."""
+    caches = [x.cut(torch.zeros(B, K, 20, D, dtype=torch.int8)) for _ in "kv"]
+    made = x.cut(torch.zeros(B, K, 20), *placements)
+    slots = torch.arange(2 * S)
+    return pn.rotary_append(
+        x.q, x.k, x.k, None, INV_FREQ, *caches, slots, scales=(made, x.cut(made.full_tensor()))
+    )
+
+
 # The axis that is cut, the call, and what is said.
 ERRORS: dict[str, tuple[int, Callable[[Inputs], Any], type[Exception], str]] = {
     "positions of a part": (
@@ -115,6 +125,10 @@ ERRORS: dict[str, tuple[int, Callable[[Inputs], Any], type[Exception], str]] = {
     ),
     "a cache of more heads": (1, lambda x: _append(x, K + 1, torch.arange(2 * S)), ValueError,
                               r"rotary_append: keys: expected"),
+    "scales that are placed unlike their cache": (
+        1, lambda x: _append_with_scales(x, Replicate()), ValueError,
+        r"rotary_append: scales\[0\]: expected the placements of the cache, .*, got",
+    ),
     "a slot that no cache has": (
         1, lambda x: _append(x, K, torch.arange(2 * S) + 15), ValueError,
         r"rotary_append: slots: expected -1, or slots 0 .. 19, got",

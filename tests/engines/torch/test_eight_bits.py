@@ -78,12 +78,13 @@ def test_with_a_gradient_keys_are_rounded_once_too(kind, scales):
     assert_same(for_half, for_float)
 
 
-def test_autograd_sees_that_scales_were_written():
-    made = (torch.zeros(1, 2, 9), torch.zeros(1, 2, 9))
-    cache = caches(torch.int8)
-    before = [x._version for x in (*made, *cache)]
-    append(*tensors(torch.float32), *cache, scales=made)
-    assert all(x._version > version for x, version in zip((*made, *cache), before, strict=True))
+@pytest.mark.parametrize("k_scale", [None, torch.ones(1).numpy()], ids=["door", "operator"])
+def test_autograd_sees_that_scales_were_written(k_scale):
+    made = (None if k_scale is not None else torch.zeros(1, 2, 9), torch.zeros(1, 2, 9))
+    written = [x for x in (*made, *caches(torch.int8)) if x is not None]
+    before = [x._version for x in written]
+    append(*tensors(torch.float32), *written[-2:], k_scale=k_scale, scales=made)
+    assert all(x._version > version for x, version in zip(written, before, strict=True))
 
 
 def test_arrays_of_scales_go_with_tensors():
