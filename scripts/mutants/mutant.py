@@ -92,7 +92,10 @@ def _toml(value: str | int) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """A row of the matrix: which test killed a mutant, or "" and the judgment of why none does."""
+    """A row of the matrix: which test killed a mutant, or "" and the judgment of why none does.
+
+    reached_by: how many test files reach it; 0 where nobody has counted.
+    """
 
     name: str
     file: str
