@@ -539,7 +539,8 @@ class NormRotaryThread : public NormRotaryBlock<T, kVector> {
     if (scaling.made != nullptr) {
       const float made = scaling.of_largest(largest_of_lanes());
       if (x_ == 0) {
-        scaling.made[args_.place_of_scale(scaling, at_.batch, slot, at_.head)] = made;
+        const int64_t place = args_.place_of_scale(scaling, at_.batch, slot, at_.head);
+        write_packet<float, 1>({{made}}, scaling.made + place);
       }
       scale = Scaling::divisor(made);
     }
@@ -549,7 +550,8 @@ class NormRotaryThread : public NormRotaryBlock<T, kVector> {
     Block::for_own_dims(dims, [&](int dim, int count) {
       for (int i = 0; i < count; ++i) {
         const float x = static_cast<float>(row[dim + i]) / scale;
-        to[(dim + i) * cache.dim_stride] = round_to_eight_bits(scaling.dtype, x);
+        write_packet<uint8_t, 1>({{round_to_eight_bits(scaling.dtype, x)}},
+                                 to + (dim + i) * cache.dim_stride);
       }
     });
   }

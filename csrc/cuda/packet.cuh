@@ -49,6 +49,10 @@ template <>
 struct Word<2> {
   using type = uint16_t;
 };
+template <>
+struct Word<1> {
+  using type = uint8_t;
+};
 
 template <typename T, int kCount>
 using WordOf = typename Word<(sizeof(T) * kCount < 16 ? sizeof(T) * kCount : 16)>::type;
@@ -127,6 +131,11 @@ __device__ inline void store(void* to, uint32_t word) {
 }
 __device__ inline void store(void* to, uint16_t word) {
   asm volatile("st.global.b16 [%0], %1;" ::"l"(__cvta_generic_to_global(to)), "h"(word) : "memory");
+}
+__device__ inline void store(void* to, uint8_t word) {
+  asm volatile("st.global.b8 [%0], %1;" ::"l"(__cvta_generic_to_global(to)),
+               "r"(static_cast<uint32_t>(word))
+               : "memory");
 }
 #endif
 
