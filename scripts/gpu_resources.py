@@ -181,8 +181,8 @@ LIMITS = [
     Limits(r"RotaryGradient<", 4100, _of_rotary_gradient, loop_barriers=1),  # a round of tokens
     # Two words of each of two heads at once. Half of the code is of angles, once a token.
     Limits(r"NormRotaryWarp<", 4350, lambda _: 4),
-    # Tables and weights of any dtype, read where they are needed, and caches of 8 bits: long, mostly
-    # not gone through.
+    # Tables and weights of any dtype, read where they are needed, and caches of 8 bits: long, and
+    # mostly not gone through.
     Limits(r"NormRotary<", 9150, loop_barriers=10),
     Limits(r"NormGradientWarp<", 2400, lambda _: 4),  # x and the gradient of out, near and far
     Limits(r"NormGradient<", 7150, loop_barriers=7),
