@@ -117,6 +117,7 @@ def caches() -> Tensors:
     return {"v": randn(B, K, S, 6), "keys": randn(B, K, 9, D), "values": randn(B, K, 9, 6)}
 
 
+ROWS_OF_FREQUENCIES = pn.Rotary.rows([pn.Rotary(D, base=10.0 ** (i + 3)) for i in range(B)])
 CACHES = {"v": "bhsd", "keys": "bhce", "values": "bhce"}
 
 
@@ -211,6 +212,11 @@ CASES: dict[str, Case] = {
     "norm_rotary_qk by tables": Case(
         lambda: q_and_k(**tables(B, S)), QK,
         lambda q, k, cos, sin, **o: pn.norm_rotary_qk(q, k, None, pn.Tables(cos, sin), **o),
+        in_place="qk",
+    ),
+    "rows of frequencies": Case(
+        lambda: q_and_k(), QK,
+        lambda q, k, **o: pn.apply_rotary_qk(q, k, rows(), ROWS_OF_FREQUENCIES, **o),
         in_place="qk",
     ),
     "rotary_append": Case(lambda: q_and_k(**caches()), {**QK, **CACHES}, append, gradients=False,

@@ -146,7 +146,7 @@ class FrequencyRows:
         scale: Any, dtype: str, row: Any = None,
     ) -> tuple[Any, Any]:  # fmt: skip
         """Tables ``[rows, tokens, P]``; row: which row of the frequencies each of the rows has."""
-        arrays = Arrays(function, x=like)
+        arrays = Arrays(function, x=like).of_parts()  # tables of DTensors are whole
         inv_freq = self._beside(arrays)
         turns = self._turns_beside(arrays, inv_freq)
         factors = None
