@@ -45,13 +45,6 @@ class NormRotation : CallArguments<kMaxNormArrays> {
     call_.function = function;
     Reader options_reader = reader(options.arguments, options.count);
     call_.for_each(Options::kFrom, Options::kAppend, options_reader);
-    if constexpr (Options::kAppend) {
-      const size_t caches = Options::kArguments - kCacheArguments;
-      written_[0] = options.arguments[caches];
-      written_[1] = options.arguments[caches + 1];
-      written_[2] = options.arguments[caches + 9];
-      written_[3] = options.arguments[caches + 10];
-    }
   }
 
   // q and k to new arrays (`to` is false), where they are (true), or to those of a tuple.
@@ -65,9 +58,7 @@ class NormRotation : CallArguments<kMaxNormArrays> {
     call_.v = &value.array();
     py::object results = run(q, k, to, tensors::Operation::kAppend, call_.return_k ? 2 : 1);
     if (results.ptr() == Py_NotImplemented) return results;
-    for (const py::handle array : written_) {
-      if (!array.is_none()) written(array);
-    }
+    outputs_written();
     return results;
   }
 
@@ -101,10 +92,6 @@ class NormRotation : CallArguments<kMaxNormArrays> {
   }
 
  private:
-  // keys, values, slots, cache_layout, return_k, scales, and memory for scales, at the end.
-  static constexpr size_t kCacheArguments = NormRotaryOptionCount(AnglesFrom::kTables, true).all -
-                                            NormRotaryOptionCount(AnglesFrom::kTables, false).all;
-
   // `count`: of q and k, those that go anywhere but into a cache.
   py::object run(py::handle q, py::handle k, py::handle to, tensors::Operation operation,
                  size_t count) {
@@ -165,7 +152,6 @@ class NormRotation : CallArguments<kMaxNormArrays> {
   }
 
   NormRotaryCall call_;
-  py::handle written_[4];  // caches and memory for scales, which may be None
   const bool from_tables_;
   const int64_t head_dim_;
 };

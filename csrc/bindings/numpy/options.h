@@ -192,6 +192,7 @@ class CallArguments {
     }
     void output(const char* name, const Array*& value) {
       std::optional<ArrayArgument>& array = call.arrays_[call.array_count_++];
+      call.outputs_[call.output_count_++] = *next;
       array.emplace(call.output(name, *next++));
       value = array->pointer();
     }
@@ -320,6 +321,10 @@ class CallArguments {
   void written(py::handle object) const {
     if (of_tensors_) tensors::Library::get().written(object);
   }
+  // All options that were read as outputs.
+  void outputs_written() const {
+    for (size_t i = 0; i < output_count_; ++i) written(outputs_[i]);
+  }
 
  private:
   // Of what is multiplied with or added: beside tensors it is one.
@@ -390,6 +395,8 @@ class CallArguments {
   Place place_;                                      // of the tensors
   std::optional<ArrayArgument> arrays_[kMaxArrays];  // few are given
   size_t array_count_ = 0;
+  py::handle outputs_[kMaxArrays];
+  size_t output_count_ = 0;
   int64_t integers_[kMaxArrays][kMaxListed];
   size_t integer_count_ = 0;
   std::string pairings_[2];  // that are numbers
