@@ -27,6 +27,9 @@ from targets import (
 import posenc_native as pn
 from posenc_native.engines import backend as implementations
 
+# They run inside vLLM, with a configuration of their own: `make engine-vllm`.
+collect_ignore = ["in_vllm"]
+
 # Before torch loads OpenMP, here and in programs that tests start: its idle threads would spin for
 # new work, on cores that another process of tests has work for.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

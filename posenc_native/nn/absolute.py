@@ -168,7 +168,9 @@ class LinearPositionalEncoding(PositionalEncoding):
         super().__init__(d_model, dropout, how=how, x_scale=x_scale, batch_first=batch_first)
         self.dim: int = arguments.size("LinearPositionalEncoding", "dim", dim)
         self.learned = learned
-        self.first_scale = arguments.finite_number("LinearPositionalEncoding", "scale", scale)
+        self.first_scale: float = arguments.finite_number(
+            "LinearPositionalEncoding", "scale", scale
+        )
         self.scale: float | nn.Parameter = self.first_scale
         if learned:
             self.scale = nn.Parameter(torch.full((self.dim,), self.first_scale))

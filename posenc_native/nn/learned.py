@@ -193,7 +193,8 @@ class RecurrentPositionalEncoding(PositionalEncoding):
     ) -> None:
         super().__init__(d_model, dropout, how=how, x_scale=x_scale, batch_first=batch_first)
         function = "RecurrentPositionalEncoding"
-        self.hidden = None if hidden is None else arguments.size(function, "hidden", hidden)
+        hidden = None if hidden is None else arguments.size(function, "hidden", hidden)
+        self.hidden: int | None = hidden
         width = self.d_model if self.hidden is None else self.hidden
         if num_positions is not None:
             num_positions = arguments.size(function, "num_positions", num_positions)

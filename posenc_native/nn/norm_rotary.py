@@ -102,6 +102,8 @@ class NormRotaryEmbedding(RotatingModule):
             function, "weight_offset", weight_offset
         )
         self.norm_first: bool = bool(norm_first)
+        self.heads: int | None
+        self.kv_heads: int | None
         self.heads, self.kv_heads = _head_counts(function, heads, kv_heads, norm_over, weights)
         self.q_weight: nn.Parameter | None = None
         self.k_weight: nn.Parameter | None = None

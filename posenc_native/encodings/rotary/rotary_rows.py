@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from posenc_native.core.calls.arguments import wrong_type, wrong_value
 from posenc_native.core.calls.constants import constant
@@ -17,6 +18,8 @@ from .rows import FrequencyRows
 from .verbs import Verbs
 
 if TYPE_CHECKING:
+    from posenc_native.core.calls.kinds import Pairing
+
     from .rotary import Rotary
 
 __all__ = ["RotaryRows"]
@@ -29,6 +32,14 @@ class RotaryRows(FrequencyRows, Verbs):
         ropes: a `Rotary` for each row. They have one head_dim, rotary_dim, pairing, rotary_start
             and axis_map.
     """
+
+    ropes: tuple[Rotary, ...]
+    head_dim: int
+    layout: str
+    pairing: Pairing
+    rotary_start: int
+    axis_map: npt.NDArray[np.int64] | None
+    scale: Any  # a factor for each row, or None
 
     def __init__(self, ropes: Iterable[Rotary]) -> None:
         ropes = tuple(ropes)
