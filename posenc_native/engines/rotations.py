@@ -43,6 +43,7 @@ from posenc_native.core.calls.rotation import Rotation, by_tables
 from posenc_native.core.calls.suggestions.hints import hint_at
 
 from . import late
+from .plain.query_scale import scaled_queries
 from .verbs import APPLY_ROTARY, Outs, RotaryVerb
 
 
@@ -86,6 +87,20 @@ def to_of(outs: Outs, inputs: tuple[Any, ...]) -> Any:
 
 def run(call: Call, contiguous: bool = False) -> Any:
     """The results of a call from the engine for its inputs; contiguous: copy inputs to C order."""
+    results = _rotated(call, contiguous)
+    rope = description_in(call.rotation.inv_freq)
+    values = getattr(rope, "query_scale", None)
+    if values is None or len(call.inputs) == 1 or results[0] is None:
+        return results
+    layout = call.rotation.layout or rope.layout
+    scaled = scaled_queries(
+        call.verb.name, values, results[0], call.rotation.positions, layout, call.outs is None
+    )
+    return (scaled, *results[1:])
+
+
+def _rotated(call: Call, contiguous: bool) -> Any:
+    """The results without the factor of queries."""
     verb, inputs, rotation, outs, *of_norm = call  # unpacked: _replace takes a microsecond
     function = verb.name
     if outs is None and not contiguous and not call.norm and late.operations_on(inputs[0]):

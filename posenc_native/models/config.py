@@ -57,7 +57,8 @@ def rotary_arguments(
 
     Returns:
         ``head_dim``, ``base``, ``rotary_dim``, ``pairing``, ``scaling``, ``axis_map`` (int64
-        [rotary_dim // 2] or None) and ``rotary_start``. In multi-head latent attention the rotated
+        [rotary_dim // 2] or None) and ``rotary_start``; and ``query_scale``, if the model has one
+        in the layers that rotate. In multi-head latent attention the rotated
         dims are a separate tensor, and head_dim is its width. A few models cannot be described by
         base, rotary_dim and scaling: they have ``inv_freq`` and ``scale`` instead. These are models
         whose share of the head is an odd number of dims, of which they rotate one more, and models
@@ -139,6 +140,8 @@ class Configuration(ConfigLayers):
             "axis_map": self._axis_map(parameters, (rotary_dim + 1) // 2),
             "rotary_start": head_dim - rotary_dim if self.facts.trailing else 0,
         }
+        if query_scale := self._query_scale(parameters):
+            result["query_scale"] = query_scale
         backward = self.facts.backward
         if rotary_dim % 2 or backward:
             inv_freq, scale = scaled_frequencies(self.function, rotary_dim, base, scaling)

@@ -45,6 +45,8 @@ class ModelFacts:
             and the share beside them.
         scalings: the scalings that its class in transformers accepts; empty for all.
         needs: parameters without which its class in transformers fails.
+        query_scale: layers that multiply queries by a factor of their positions: "rotating", by the
+            parameter llama_4_scaling_beta, or "nope", by entries of Llama 4; "": none.
         flat_unknown: how its class reads parameters without layer types is not known here.
         rotary_dim_unread: its class does not read rotary_dim, which its configuration has.
         widening: by how much its attention is wider than the model.
@@ -95,6 +97,7 @@ class ModelFacts:
     own_parameters: bool = False
     scalings: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
+    query_scale: str = ""
     flat_unknown: bool = False
     rotary_dim_unread: bool = False
     widening: int = 1

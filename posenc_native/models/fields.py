@@ -116,6 +116,31 @@ class ConfigFields:
                 self._wrong(width, expected, f"{dims} // {count} = {head_dim}", hint)
         self._wrong("head_dim", expected, head_dim)
 
+    @property
+    def nope_query_scale(self) -> dict[str, Any] | None:
+        """The factor of queries in layers without a rotation; None for most models."""
+        fields = self.fields
+        tuned = fields.get("attn_temperature_tuning", True)
+        if self.facts.query_scale != "nope" or not tuned or fields.get("attn_scale") == 0:
+            return None
+        known = {
+            "beta": ("attn_scale", 0.1),
+            "original_max_position_embeddings": ("floor_scale", 8192),
+        }
+        values = {key: self._positive(name, fields.get(name, default))
+                  for key, (name, default) in known.items()}  # fmt: skip
+        return {**values, "shift": 1}
+
+    def _query_scale(self, parameters: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The factor of queries in layers that rotate; None for most models."""
+        beta = parameters.get("llama_4_scaling_beta")
+        if not beta or self.facts.query_scale != "rotating":
+            return None
+        key = "original_max_position_embeddings"
+        length = self._positive(key, parameters.get(key))
+        return {"beta": arguments.finite_number(self.function, "llama_4_scaling_beta", beta),
+                key: length}  # fmt: skip
+
     def _positive(self, key: str, value: object) -> float:
         return arguments.positive_number(self.function, self._place(key, value), value)
 

@@ -33,6 +33,8 @@ class RotaryPreset:
         pairing: "half" or "interleaved".
         rotary_dim: how many dims are rotated; None: the head.
         scaling: as in `rotary_frequencies`.
+        query_scale: the factor of queries by position in layers that rotate, as in
+            `Rotary.query_factors`.
         mrope: ``(section, order)`` of `mrope_axis_map`, for positions on three axes.
         layers: the values that differ in layers of a type, by that type; empty if none differ.
         length: the longest sequence that the model is meant for, in positions.
@@ -48,6 +50,7 @@ class RotaryPreset:
     pairing: str = "half"
     rotary_dim: int | None = None
     scaling: Mapping[str, Any] | None = None
+    query_scale: Mapping[str, Any] | None = None
     mrope: tuple[tuple[int, ...], MropeOrder] | None = None
     layers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     corrects_softmax: bool = False
@@ -69,6 +72,8 @@ class RotaryPreset:
             key: getattr(self, key)
             for key in ("head_dim", "base", "pairing", "rotary_dim", "scaling")
         }
+        if self.query_scale is not None:
+            facts["query_scale"] = self.query_scale
         facts.update(self.layers.get(layer_type or "", {}))
         scaling = facts["scaling"]
         if seq_len is not None and scaling and scaling["rope_type"] == "longrope":

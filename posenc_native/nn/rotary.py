@@ -19,7 +19,7 @@ from posenc_native.core.documents.reprs import call_arguments
 from posenc_native.encodings.relative.heads import Heads, heads_of, shown_heads
 from posenc_native.encodings.rotary.apply import apply_rotary_qk
 from posenc_native.encodings.rotary.rotary import Rotary, rotary_in
-from posenc_native.encodings.rotary.xpos import xpos_tables
+from posenc_native.encodings.rotary.tables import xpos_tables
 
 from .initial import initialize_heads
 from .module import Rotating, rotary_of, takes_rotation
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from posenc_native.core.calls.kinds import Pairing, SupportsRotary
     from posenc_native.core.calls.rotation import RotaryArguments
-    from posenc_native.encodings.rotary.verbs import BoundRotary
+    from posenc_native.engines.bound import BoundRotary
 
     # None for 0 .. s-1, an int p for p .. p + s-1, or the positions of all tokens.
     Positions = npt.ArrayLike | Tensor | None

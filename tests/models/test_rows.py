@@ -24,7 +24,7 @@ NUMBER = (int, float)
 PRESET = {
     "source*": str, "head_dim*": int, "base*": float, "length*": int, "pairing": str,
     "rotary_dim": int, "scaling": dict, "mrope": dict, "layers": dict, "corrects_softmax": bool,
-    "nope": str, "note": str,
+    "nope": str, "note": str, "query_scale": dict,
 }  # fmt: skip
 LAYERS = {"head_dim": int, "base": float, "scaling": (dict, NoneType)}
 FACTS = {
@@ -35,7 +35,7 @@ FACTS = {
     "full_attention_nope": str, "nope_every": int, "corrects_softmax": bool, "note": str,
     "layers": dict, "base": str, "fixed": bool, "share": str, "parameters_only": bool,
     "own_parameters": bool, "flat_unknown": bool, "rotary_dim_unread": bool, "widening": int,
-    "whole_share": bool, "unrotated": bool, "scalings": list, "needs": list,
+    "whole_share": bool, "unrotated": bool, "scalings": list, "needs": list, "query_scale": str,
 }  # fmt: skip
 VISION = {"source*": str, "axial*": dict, "positions": str}
 AXIAL = {
@@ -55,6 +55,7 @@ PARAMETERS = {
     **{key.rstrip("*"): kinds for key, kinds in SCALING.items()},
     "rope_theta": float,
     "partial_rotary_factor": float,
+    "llama_4_scaling_beta": float,
 }
 
 
@@ -151,7 +152,7 @@ def check_parameters(parameters):
     check(parameters, PARAMETERS)
     if "rope_type" in parameters:
         known = ROTARY_SCALINGS[parameters["rope_type"]]
-        beside = {"rope_type", "rope_theta", "partial_rotary_factor"}
+        beside = {"rope_type", "rope_theta", "partial_rotary_factor", "llama_4_scaling_beta"}
         assert set(parameters) - beside <= set(known.keys)
     else:
         assert set(parameters) <= {"rope_theta", "partial_rotary_factor", "attention_factor"}

@@ -118,6 +118,9 @@ def caches() -> Tensors:
 
 
 ROWS_OF_FREQUENCIES = pn.Rotary.rows([pn.Rotary(D, base=10.0 ** (i + 3)) for i in range(B)])
+SCALED = pn.Rotary(
+    D, query_scale={"beta": 0.1, "original_max_position_embeddings": 8}
+)  # at positions up to 165
 CACHES = {"v": "bhsd", "keys": "bhce", "values": "bhce"}
 
 
@@ -217,6 +220,11 @@ CASES: dict[str, Case] = {
     "rows of frequencies": Case(
         lambda: q_and_k(), QK,
         lambda q, k, **o: pn.apply_rotary_qk(q, k, rows(), ROWS_OF_FREQUENCIES, **o),
+        in_place="qk",
+    ),
+    "queries scaled by position": Case(
+        lambda: q_and_k(positions=rows()), {**QK, "positions": "bs"},
+        lambda q, k, positions, **o: pn.apply_rotary_qk(q, k, positions, SCALED, **o),
         in_place="qk",
     ),
     "rotary_append": Case(lambda: q_and_k(**caches()), {**QK, **CACHES}, append, gradients=False,

@@ -33,6 +33,7 @@ from .field_words import (
     close,
     frequency_words,
     in_words,
+    query_scale_words,
     scaling_words,
     shares,
     texts,
@@ -78,9 +79,9 @@ def compare(
         descriptions do not show that the weights were permuted. Each of its ``differences`` has a
         field: "pairing", "base", "scaling", "scale" (the attention factor), "softmax_correction",
         "head_dim", "rotary_dim", "rotary_start", "axis_map", "inv_freq" (frequencies that no base
-        and scaling explain), "layer_count", "layer_types", "nope_layers", "query_scale"
-        (llama_4_scaling_beta of two Hugging Face files) or "unread" (an entry about the rotation
-        that they have and that is not read). ``errors`` say how far apart cosines, sines and scores
+        and scaling explain), "layer_count", "layer_types" or "nope_layers"; of files of Hugging
+        Face and Mistral also "query_scale", and "unread" (an entry about the rotation that is not
+        read). ``errors`` say how far apart cosines, sines and scores
         are, and from which position on bfloat16 shows it. ``print(compare(a, b))`` shows all of it.
 
     Numbers that float32 cannot tell apart count as equal. If a file leaves a value out, its
@@ -237,10 +238,12 @@ class _Pair:
         return [*self._layer_differences(), *of_matches, *of_entries]
 
     def _query_scale(self) -> Iterator[Difference]:
-        """A difference of llama_4_scaling_beta, which only Hugging Face's files have."""
-        betas = [side.query_scale for side in self.both if side.entries]
-        if len(betas) == 2 and betas[0] != betas[1]:
-            yield self._difference("query_scale", betas)
+        """A difference in the factor of queries, which few formats tell."""
+        told = all(side.entries or side.tells_query_scale for side in self.both)
+        scales = [side.query_scale for side in self.both]
+        if told and scales[0] != scales[1]:
+            words = [*map(query_scale_words, scales)]
+            yield self._difference("query_scale", scales, words=words)
 
     def _unread(self) -> Iterator[Difference]:
         """Entries of two Hugging Face files that nothing reads, and that differ."""

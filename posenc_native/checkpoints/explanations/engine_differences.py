@@ -13,6 +13,7 @@ from posenc_native.core.frequencies.scaling import rotary_frequencies
 from posenc_native.encodings.rotary.rotary import Rotary
 from posenc_native.models.config import LayerGroup
 
+from .field_words import query_scale_words
 from .words import layer_rule, number
 
 
@@ -312,14 +313,18 @@ def _factor_without_a_type(case: Case) -> Iterator[str]:
 
 
 @_check
-def _query_temperature(case: Case) -> Iterator[str]:
-    entries = case.model.entries
-    parameters = entries.get("rope_parameters") or entries.get("rope_scaling")
-    beta = isinstance(parameters, Mapping) and parameters.get("llama_4_scaling_beta")
-    if not beta:
-        return
-    yield (
-        f"llama_4_scaling_beta = {number(beta)}: queries are also multiplied by 1 + beta * ln(1 + "
-        "floor(position / original_max_position_embeddings)). This is not part of the rotation, "
-        "and posenc_native does not do it."
-    )
+def _query_scale(case: Case) -> Iterator[str]:
+    scale = case.rotary.query_scale if case.rotary is not None else None
+    if scale is not None:
+        whole = " The dims of queries that do not rotate are, too." if case.model.latent else ""
+        yield (
+            f"Queries are also multiplied by {query_scale_words(scale)}.{whole} Calls of the "
+            "Rotary for q and k do it (query_scale); code that multiplies queries itself must not "
+            "do it again."
+        )
+    elif case.rotary is None and case.model.nope_query_scale is not None:
+        yield (
+            "Queries of layers without rotary encoding are multiplied by "
+            f"{query_scale_words(case.model.nope_query_scale)}: "
+            "Rotary(head_dim, query_scale=...).query_factors(positions) has these factors."
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,17 @@ def axes(rotary: Rotary) -> str:
     counts, in_blocks = pairs_by_axis(rotary.axis_map)
     order = "in blocks" if in_blocks else "alternating"
     return f"{', '.join(map(str, counts))} pairs by axis, {order}"
+
+
+def query_scale_words(scale: Mapping[str, Any] | None) -> str:
+    """The factor of queries by position, of type "llama4"."""
+    if scale is None:
+        return "none"
+    shift = " + 1" if scale.get("shift") else ""
+    length = number(scale["original_max_position_embeddings"])
+    return f"1 + {number(scale['beta'])} * ln(1 + floor((position{shift}) / {length}))".replace(
+        "(position)", "position"
+    )
 
 
 _NO_SCALING = {"rope_type": "default"}

@@ -130,6 +130,8 @@ class Description:
             pairing of Hugging Face and the interleaved pairing of this format; "" if none does.
         safetensors: whether the weights may be in .safetensors files; if not, they are in the
             described file itself and are not read.
+        tells_query_scale: whether the format says how queries are scaled by position.
+        nope_query_scale: the factor of queries by position in layers without rotary encoding.
         ground: how the rotation is known.
     """
 
@@ -153,18 +155,18 @@ class Description:
     error: Mapping[int, RoundingError] = field(default_factory=dict)
     permuted_by: str = ""
     safetensors: bool = True
+    tells_query_scale: bool = False
+    nope_query_scale: Mapping[str, Any] | None = None
     ground: Ground = Ground("unknown")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "groups", tuple(map(_in_full, self.groups)))
 
     @property
-    def query_scale(self) -> Any:
-        """llama_4_scaling_beta of a Hugging Face configuration; None if it has none."""
-        keys = ("rope_scaling", "rope_parameters")
-        given = (self.entries[key] for key in keys if self.entries.get(key))
-        parameters: Mapping[str, Any] = next(given, {})
-        return parameters.get("llama_4_scaling_beta")
+    def query_scale(self) -> Mapping[str, Any] | None:
+        """The factor of queries by position, in the layers that rotate; None if there is none."""
+        all_arguments = (group.arguments for group in self.groups if group.arguments is not None)
+        return next(all_arguments, {}).get("query_scale")
 
     @property
     def names_a_base(self) -> bool:

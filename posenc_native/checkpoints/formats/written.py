@@ -72,6 +72,10 @@ class Written:
         """Say that the entries give another factor of cosines and sines."""
         self.lose(f"The factor {rotary.scale:g} of cosines and sines.", when)
 
+    def lose_query_scale(self, rotary: Rotary) -> None:
+        """Say that the entries do not scale queries."""
+        self.lose("The factor of queries by position.", when=rotary.query_scale is not None)
+
     def one_rotation(self, description: Description, form: str) -> Rotary:
         """The rotation of the first layers, for a format without rotations by layer."""
         first, *others = rotations(description).values()

@@ -45,8 +45,8 @@ class Norm(NamedTuple):
     norm_first: bool = True
 
 
-class NormOptions(TypedDict, total=False):
-    """Keywords of all functions that apply a norm."""
+class OwnNorm(TypedDict, total=False):
+    """Keywords of a norm itself."""
 
     q_weight: npt.ArrayLike | torch.Tensor | None
     k_weight: npt.ArrayLike | torch.Tensor | None
@@ -54,6 +54,11 @@ class NormOptions(TypedDict, total=False):
     norm_over: Literal["head", "token"]
     weight_offset: float
     norm_first: bool
+
+
+class NormOptions(OwnNorm, total=False):
+    """Keywords of all functions that apply a norm."""
+
     compute: Literal["float32", "as_written"] | None
 
 
@@ -63,6 +68,8 @@ class NormCallOptions(NormOptions, total=False):
     layout: str | None
     inplace: bool
     out: Any
+    q_scale: Any
+    k_scale: Any
 
 
 class NormedRotationOptions(NormOptions, PairOptions, total=False):

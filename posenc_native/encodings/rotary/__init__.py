@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from .several_axes import axial_rotary as axial_rotary
     from .several_axes import mixed_frequencies as mixed_frequencies
     from .several_axes import vision_rotary as vision_rotary
-    from .xpos import xpos_tables as xpos_tables
+    from .tables import xpos_tables as xpos_tables
 else:
     __all__, __getattr__, __dir__ = lazy(
         __name__,
         {
             "full_width": "FullWidthRotary",
             "several_axes": "axial_rotary mixed_frequencies vision_rotary",
-            "xpos": "xpos_tables",
+            "tables": "xpos_tables",
             "posenc_native.core.frequencies.axes": "mrope_axis_map",
             "posenc_native.core.frequencies.scaling": "rotary_frequencies softmax_correction",
             "posenc_native.models.layers": "nope_layers",

@@ -30,6 +30,11 @@ from posenc_native.core.calls.suggestions.vocabulary import (
     takes_words,
 )
 from posenc_native.engines import backend
+from posenc_native.engines.eight_bit_results import (
+    any_eight_bits,
+    append_beside_eight_bits,
+    refuse_scales,
+)
 from posenc_native.engines.rotations import Call, outs_of, run
 from posenc_native.engines.verbs import ROTARY_APPEND
 
@@ -75,6 +80,7 @@ def rotary_append(
     scales: tuple[Any, Any] | None = None,
     inplace: bool = False,
     out: Any = None,
+    q_scale: Any = None,
     inv_freq_axes: FrequencyAxes | None = None,
     **unknown: NoReturn,
 ) -> Any:
@@ -110,7 +116,9 @@ def rotary_append(
             for a row of zeros.
         return_k: also return the rotated `k`, to which prefill attends.
         inplace: write the rotated `q` (and `k`, if it is returned) to the arguments.
-        out: memory for `q`, or with `return_k` a pair ``(q_out, k_out)``; without a gradient.
+        out: memory for `q`, or with `return_k` a pair ``(q_out, k_out)``; without a gradient. That
+            for `q` may have 8 bits.
+        q_scale: the divisor of its numbers then, as `k_scale`.
 
     Returns:
         `q` rotated, or ``(q, k)``. Gradients reach the results but not the contents of the caches.
@@ -146,6 +154,14 @@ def rotary_append(
     if k_scale is not None or v_scale is not None or scales is not None:
         of_scales = scale_options("rotary_append", k_scale, v_scale, scales)
     cache = keys, values, slots, cache_layout, return_k, *of_scales
+    if q_scale is not None or (type(to) is tuple and any_eight_bits(to[:1])):
+        if out is None:
+            refuse_scales("rotary_append", q_scale, None)
+        rotation = Rotation(positions, inv_freq, layout, pairing, rotary_start, axis_map, scale)
+        places = outs_of(to, q)
+        call = Call(ROTARY_APPEND, (q, k, v), rotation, places, (compute,), Norm(*of_norm), cache)
+        results = append_beside_eight_bits(call, q_scale)
+        return results if return_k else results[0]
     results = backend.door.rotary_append(
         q, k, v, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, *ALIKE,
         compute, *of_norm, *cache, to,

@@ -28,6 +28,11 @@ from posenc_native.core.calls.suggestions.vocabulary import (
     takes_words,
 )
 from posenc_native.engines import backend
+from posenc_native.engines.eight_bit_results import (
+    any_eight_bits,
+    refuse_scales,
+    write_eight_bits,
+)
 from posenc_native.engines.rotations import Call, outs_of, run
 from posenc_native.engines.verbs import APPLY_ROTARY, APPLY_ROTARY_QK
 
@@ -168,21 +173,23 @@ def apply_rotary(
 @overload
 def apply_rotary_qk(q: TensorLike, k: TensorLike, positions: NumbersOfTwo,
     inv_freq: Angles, *, inplace: bool = ..., out: Pair[OutTensor] | None = ...,
+    q_scale: Any = ..., k_scale: Any = ...,
     **options: Unpack[RotationOptionsOfTwo],
 ) -> Pair[Tensor]: ...  # fmt: skip
 @overload
 def apply_rotary_qk(q: SupportsArray[Number], k: SupportsArray[Number],
     positions: NumbersOfTwo, inv_freq: Angles, *, inplace: bool = ...,
-    out: Pair[OutArray] | None = ..., **options: Unpack[RotationOptionsOfTwo],
+    out: Pair[OutArray] | None = ..., q_scale: Any = ..., k_scale: Any = ...,
+    **options: Unpack[RotationOptionsOfTwo],
 ) -> Pair[Array[Number]]: ...  # fmt: skip
 @overload
 def apply_rotary_qk(q: None, k: Item, positions: NumbersOfTwo, inv_freq: Angles, *,
-    inplace: bool = ..., out: tuple[None, Any] | None = ...,
+    inplace: bool = ..., out: tuple[None, Any] | None = ..., k_scale: Any = ...,
     **options: Unpack[RotationOptionsOfTwo],
 ) -> tuple[None, Item]: ...  # fmt: skip
 @overload
 def apply_rotary_qk(q: Item, k: None, positions: NumbersOfTwo, inv_freq: Angles, *,
-    inplace: bool = ..., out: tuple[Any, None] | None = ...,
+    inplace: bool = ..., out: tuple[Any, None] | None = ..., q_scale: Any = ...,
     **options: Unpack[RotationOptionsOfTwo],
 ) -> tuple[Item, None]: ...  # fmt: skip
 @takes_words
@@ -203,6 +210,8 @@ def apply_rotary_qk(
     inv_freq_axes: FrequencyAxes | None = None,
     inplace: bool = False,
     out: tuple[Any, Any] | None = None,
+    q_scale: Any = None,
+    k_scale: Any = None,
     **unknown: NoReturn,
 ) -> tuple[Any, Any]:
     """Rotate the queries and keys of a layer in one call; angles are computed once for both.
@@ -219,7 +228,9 @@ def apply_rotary_qk(
             may then differ in width.
         inplace: write the results to `q` and `k`.
         out: a pair ``(q_out, k_out)`` of memory for the results; `q` and `k` themselves rotate in
-            place.
+            place. Memory of float8_e4m3fn, float8_e5m2 or int8 gets the numbers divided by a scale
+            and rounded once, without a gradient.
+        q_scale, k_scale: these scales, as in `rotary_append`; default 1.
         inv_freq: as in `apply_rotary`: a `Rotary` (or a module that has one), `Tables`, or
             frequencies ``[P]``. Tables may be pairs for q and k.
         layout, pairing, axis_map, scale, inverse, out_pairing, contiguous, inv_freq_axes: as in
@@ -247,6 +258,15 @@ def apply_rotary_qk(
     to: Any = inplace
     if out is not None:
         to = outputs("apply_rotary_qk", out, inplace, missing_one(q, k))
+    if q_scale is not None or k_scale is not None or (out is not None and any_eight_bits(out)):
+        if out is None:
+            refuse_scales("apply_rotary_qk", q_scale, k_scale)
+        rotation = Rotation(
+            positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse,
+            out_pairing=out_pairing,
+        )  # fmt: skip
+        call = Call(APPLY_ROTARY_QK, (q, k), rotation, to)
+        return write_eight_bits(call, (q_scale, k_scale))
     if not contiguous:
         rotated = backend.door.apply_rotary_qk(
             q, k, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, inverse,

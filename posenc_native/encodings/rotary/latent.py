@@ -14,6 +14,7 @@ Language Model", section 2.1.
 
 from __future__ import annotations
 
+import copy
 import re
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from posenc_native.core.calls.caches import has_eight_bits
 from posenc_native.core.calls.errors import blame, fault_of
 from posenc_native.core.calls.views import check_layout
 from posenc_native.engines.arrays import any_dtensor
+from posenc_native.engines.plain.query_scale import scaled_queries
 
 from .append import rotary_append
 
@@ -91,9 +93,10 @@ def _append(
             scales = tuple(x if x is None else x[..., None] for x in scales)
     options = _of_eight_bits(latents, keys, k_scale, scales)
     angles = rope
-    if rope.rotary_start:  # it describes heads of q, of which k_rope is a part
-        angles, axis_map = rope._of(latent)
-        options |= {"pairing": rope.pairing, "axis_map": axis_map, "scale": rope.scale}
+    # It may describe heads of q, of which k_rope is a part; and q is scaled whole, below.
+    if rope.rotary_start or rope.query_scale is not None:
+        angles, of_angles = _of_rotated_dims(rope, latent)
+        options |= of_angles
     both = return_k and _is_pair(out)
     q_out, k_out = out if both else (out, None)
     if any_dtensor(cache, q_out, q if inplace else None):
@@ -118,11 +121,24 @@ def _append(
         q_out = _joined(q, still, result) if still else result
     elif still and q_out is not q:
         q_out[..., :still] = q[..., :still]
+    if rope.query_scale is not None and q is not None:
+        own = q_out is not q and out is None
+        q_out = scaled_queries(_FUNCTION, rope.query_scale, q_out, positions, layout, own)
     if not return_k:
         return q_out
     if k_out is None:
         k_out = k_result if k is k_rope else k_result[_at_heads(layout, 0)]
     return q_out, k_out
+
+
+def _of_rotated_dims(rope: Any, x: Any) -> tuple[Any, dict[str, Any]]:
+    """Frequencies of the rotated dims, or rows of them, and options; no factor of queries."""
+    if not hasattr(rope, "rotation_of_rows"):
+        inv_freq, axis_map = rope._of(x)
+        return inv_freq, {"pairing": rope.pairing, "axis_map": axis_map, "scale": rope.scale}
+    part = copy.copy(rope)  # Rotary.rows
+    part.head_dim, part.rotary_start, part.query_scale = rope.head_dim - rope.rotary_start, 0, None
+    return part, {}
 
 
 def _of_one_head(x: Any, layout: str) -> Any:

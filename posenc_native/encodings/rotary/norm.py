@@ -32,6 +32,11 @@ from posenc_native.core.calls.suggestions.vocabulary import (
     takes_words,
 )
 from posenc_native.engines import backend
+from posenc_native.engines.eight_bit_results import (
+    any_eight_bits,
+    refuse_scales,
+    write_eight_bits,
+)
 from posenc_native.engines.rotations import Call, outs_of, run
 from posenc_native.engines.verbs import NORM_ROTARY_QK
 
@@ -103,6 +108,8 @@ def norm_rotary_qk(
     compute: Literal["float32", "as_written"] | None = None,
     inplace: bool = False,
     out: tuple[Any, Any] | None = None,
+    q_scale: Any = None,
+    k_scale: Any = None,
     inv_freq_axes: FrequencyAxes | None = None,
     **unknown: NoReturn,
 ) -> tuple[Any, Any]:
@@ -138,7 +145,9 @@ def norm_rotary_qk(
             the values that would be overwritten.
         out: a pair ``(q_out, k_out)`` of memory for the results, without a gradient. For a long
             prompt, memory that is kept between calls saves the time that the operating system takes
-            to provide it, which is longer than the call itself.
+            to provide it, which is longer than the call itself. Memory of 8 bits as in
+            `apply_rotary_qk`.
+        q_scale, k_scale: scales of results of 8 bits, as there.
 
     Returns:
         ``(q, k)``; the arguments themselves if in place, or `out`. Gradients reach `q`,
@@ -163,6 +172,13 @@ def norm_rotary_qk(
     if inv_freq_axes is not None:
         inv_freq = with_axes("norm_rotary_qk", inv_freq, inv_freq_axes)
     to = inplace if out is None else outputs("norm_rotary_qk", out, inplace, missing_one(q, k))
+    if q_scale is not None or k_scale is not None or (out is not None and any_eight_bits(out)):
+        if out is None:
+            refuse_scales("norm_rotary_qk", q_scale, k_scale)
+        rotation = Rotation(positions, inv_freq, layout, pairing, rotary_start, axis_map, scale)
+        norm = Norm(q_weight, k_weight, True, eps, norm_over, weight_offset, norm_first)
+        call = Call(NORM_ROTARY_QK, (q, k), rotation, outs_of(to, q, k), (compute,), norm)
+        return write_eight_bits(call, (q_scale, k_scale))
     results = backend.door.norm_rotary_qk(
         q, k, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, *ALIKE, compute,
         q_weight, k_weight, True, eps, norm_over, weight_offset, norm_first, to,

@@ -23,6 +23,7 @@ from posenc_native.core.documents.parts import Part
 from posenc_native.core.documents.reprs import call_arguments, written
 from posenc_native.core.frequencies.scaling import base_apart, rotary_frequencies
 from posenc_native.engines import backend, late
+from posenc_native.engines.plain.query_scale import checked_query_scale
 from posenc_native.models.config import Configuration
 from posenc_native.models.presets import rotary_preset, rotary_presets
 from posenc_native.models.unread import refuse_unread
@@ -78,6 +79,8 @@ class Rotary(Verbs):
         inv_freq: explicit frequencies, ``[P]`` in radians per position, which replace base,
             rotary_dim and scaling.
         scale: factor of cosine and sine; default the attention factor of the scaling.
+        query_scale: a factor of queries by position, as in `query_factors`, of Llama 4, Ministral 3
+            and Mistral 4. Calls for q and k multiply q by it; `apply` and `tables` do not.
 
     Attributes:
         inv_freq: float64 ``[P]``, P = rotary_dim / 2, radians per position, read-only.
@@ -98,7 +101,8 @@ class Rotary(Verbs):
     """
 
     __slots__ = ("_elsewhere", "_given", "_native", "_tensors", "axis_map", "base", "head_dim",
-                 "inv_freq", "layout", "pairing", "rotary_start", "scale", "scaling")  # fmt: skip
+                 "inv_freq", "layout", "pairing", "query_scale", "rotary_start", "scale",
+                 "scaling")  # fmt: skip
 
     head_dim: int
     base: float
@@ -109,6 +113,7 @@ class Rotary(Verbs):
     rotary_start: int
     inv_freq: npt.NDArray[np.float64]
     scale: float
+    query_scale: Mapping[str, Any] | None
     _given: dict[str, Any]  # inv_freq and scale, if they were arguments
     _tensors: tuple[torch.Tensor, torch.Tensor | None] | None
     _elsewhere: dict[torch.device, tuple[torch.Tensor, torch.Tensor | None]]
@@ -126,6 +131,7 @@ class Rotary(Verbs):
         layout: str = "bhsd",
         inv_freq: npt.ArrayLike | None = None,
         scale: float | None = None,
+        query_scale: Mapping[str, Any] | None = None,
     ) -> None:
         head_dim = arguments.size("Rotary", "head_dim", head_dim)
         explicit = inv_freq is not None
@@ -163,6 +169,11 @@ class Rotary(Verbs):
             arguments.check_shape("Rotary", "axis_map", axes.shape, (len(inv_freq),))
             axes = axes.astype(np.int64)
             axes.flags.writeable = False
+        if query_scale is not None:
+            query_scale = checked_query_scale("Rotary", query_scale)
+            if axes is not None:
+                got = "both"
+                arguments.wrong_value("Rotary", "query_scale", "None beside an axis_map", got)
         inv_freq.flags.writeable = False
         values = {
             "head_dim": head_dim,
@@ -174,6 +185,7 @@ class Rotary(Verbs):
             "layout": layout,
             "inv_freq": inv_freq,
             "scale": attention_factor,
+            "query_scale": query_scale,
             "_given": {
                 **({"inv_freq": tuple(inv_freq.tolist())} if explicit else {}),
                 **({} if scale is None else {"scale": attention_factor}),
@@ -186,7 +198,8 @@ class Rotary(Verbs):
             object.__setattr__(self, name, value)
         if late.torch_is_there():
             self._make_tensors()
-        if backend.native is not None and not late.is_compiling()():
+        # The fast path does not scale queries.
+        if backend.native is not None and query_scale is None and not late.is_compiling()():
             described = backend.native.describe_rotation(
                 inv_freq, axes, self.pairing, self.rotary_start, attention_factor, layout, head_dim
             )
@@ -266,8 +279,8 @@ class Rotary(Verbs):
 
         Returns:
             A read-only mapping from name to facts: head_dim, base, pairing, rotary_dim, scaling,
-            mrope, layers (the values that differ by layer type), length, softmax_correction, nope,
-            source.
+            query_scale, mrope, layers (the values that differ by layer type), length,
+            softmax_correction, nope, source.
 
         Example:
             >>> import posenc_native as pn
@@ -302,7 +315,7 @@ class Rotary(Verbs):
 
         Args:
             ropes: a `Rotary` (or a module that has one) for each row. They have one head_dim,
-                rotary_dim, pairing, rotary_start, axis_map and layout.
+                rotary_dim, pairing, rotary_start, axis_map, layout and query_scale.
 
         Raises:
             ValueError, TypeError: one of them is no Rotary, or rotates other dims or pairs.
@@ -396,6 +409,7 @@ class Rotary(Verbs):
             "axis_map": None if self.axis_map is None else tuple(self.axis_map.tolist()),
             "rotary_start": self.rotary_start,
             "layout": self.layout,
+            "query_scale": self.query_scale,
         }
 
     def _differs(self, other: Rotary) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,12 +25,16 @@ if TYPE_CHECKING:
 __all__ = ["RotaryRows"]
 
 
+# What all rows have alike, beside the axis_map.
+_SHARED = ("head_dim", "rotary_dim", "pairing", "rotary_start", "layout", "query_scale")
+
+
 class RotaryRows(FrequencyRows, Verbs):
     """A rotation for each row of the batch, made by `Rotary.rows`; called like a `Rotary`.
 
     Attributes:
-        ropes: a `Rotary` for each row. They have one head_dim, rotary_dim, pairing, rotary_start
-            and axis_map.
+        ropes: a `Rotary` for each row. They have one head_dim, rotary_dim, pairing, rotary_start,
+            axis_map and query_scale.
     """
 
     ropes: tuple[Rotary, ...]
@@ -39,6 +43,7 @@ class RotaryRows(FrequencyRows, Verbs):
     pairing: Pairing
     rotary_start: int
     axis_map: npt.NDArray[np.int64] | None
+    query_scale: Mapping[str, Any] | None
     scale: Any  # a factor for each row, or None
 
     def __init__(self, ropes: Iterable[Rotary]) -> None:
@@ -51,18 +56,19 @@ class RotaryRows(FrequencyRows, Verbs):
         self.ropes = tuple(rope.__rotary__() for rope in ropes)
         first = self.ropes[0]
         for i, rope in enumerate(self.ropes):
-            for name in ("head_dim", "rotary_dim", "pairing", "rotary_start", "layout"):
+            for name in _SHARED:
                 own, wanted = getattr(rope, name), getattr(first, name)
                 if own != wanted:
                     expected = f"{name} = {wanted!r}, as ropes[0] has"
                     wrong_value("Rotary.rows", f"ropes[{i}]", expected, repr(own))
-            if not np.array_equal(rope.axis_map, first.axis_map):
+            maps: Any = rope.axis_map, first.axis_map
+            if not np.array_equal(*maps):
                 wrong_value("Rotary.rows", f"ropes[{i}]", "the axis_map of ropes[0]", "another")
         super().__init__(np.stack([rope.inv_freq for rope in self.ropes]))
         self._on_devices: dict[Any, Any] = {}
         self.head_dim, self.layout = first.head_dim, first.layout
         self.pairing, self.rotary_start = first.pairing, first.rotary_start
-        self.axis_map = first.axis_map
+        self.axis_map, self.query_scale = first.axis_map, first.query_scale
         scales = tuple(float(rope.scale) for rope in self.ropes)
         self.scale = None if set(scales) == {1.0} else scales
 

@@ -1,14 +1,15 @@
-"""The methods of a `Rotary` that rotate, and a rotation bound to a decode loop."""
+"""The methods of a `Rotary` that rotate."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from posenc_native.core.calls import arguments
+from posenc_native.core.calls.norms import Norm
 from posenc_native.core.calls.rotation import Rotation
 from posenc_native.core.calls.suggestions.vocabulary import (
     MISSING,
@@ -20,7 +21,10 @@ from posenc_native.encodings.rotary.append import rotary_append
 from posenc_native.encodings.rotary.apply import apply_rotary
 from posenc_native.encodings.rotary.latent import append_latent
 from posenc_native.encodings.rotary.norm import norm_rotary_qk
-from posenc_native.engines import backend, late
+from posenc_native.encodings.rotary.packed import split_qkv
+from posenc_native.engines import backend
+from posenc_native.engines.bound import BoundRotary, bound_natively
+from posenc_native.engines.plain.query_scale import query_factors
 from posenc_native.engines.rotations import Call, outs_of, run
 from posenc_native.engines.verbs import APPLY_ROTARY_QK
 
@@ -30,10 +34,12 @@ if TYPE_CHECKING:
 
     from posenc_native.core.calls.kinds import (
         Array,
+        Dtype,
         Item,
         Number,
         Numbers,
         NumbersOfTwo,
+        NumPyDtype,
         OutArray,
         OutTensor,
         Pair,
@@ -41,11 +47,12 @@ if TYPE_CHECKING:
         SupportsArray,
         Tensor,
         TensorLike,
+        TorchDtype,
     )
-    from posenc_native.core.calls.norms import NormCallOptions
+    from posenc_native.core.calls.norms import NormCallOptions, OwnNorm
     from posenc_native.core.calls.rotation import CallOptions
 
-__all__ = ["BoundRotary"]
+__all__ = ["Verbs"]
 
 
 @answer_methods
@@ -61,6 +68,7 @@ class Verbs:
     pairing: Pairing
     rotary_start: int
     scale: float
+    query_scale: Mapping[str, Any] | None
     # The description as the door reads it, which also handles calls like recent ones with as few
     # checks as a bound rotation; None without native code.
     _native: Any
@@ -197,6 +205,8 @@ class Verbs:
         layout: str | None = None,
         inplace: bool = False,
         out: tuple[Any, Any] | None = None,
+        q_scale: Any = None,
+        k_scale: Any = None,
         **unknown: NoReturn,
     ) -> tuple[Any, Any]:
         """RMS norm and rotation of queries and keys: `norm_rotary_qk` with this description.
@@ -205,7 +215,7 @@ class Verbs:
             q, k, positions: as in a call.
             q_weight, k_weight, eps, norm_over, weight_offset, norm_first, compute, layout: as in
                 `norm_rotary_qk`.
-            inplace, out: as in `norm_rotary_qk`.
+            inplace, out, q_scale, k_scale: as in `norm_rotary_qk`.
 
         Example:
             >>> import numpy as np
@@ -221,7 +231,7 @@ class Verbs:
         by_position: Any = norm_rotary_qk  # which takes half the time of keywords
         return by_position(  # type: ignore[no-any-return]
             q, k, positions, self, more, q_weight, k_weight, eps, norm_over, weight_offset,
-            norm_first, layout, None, None, None, None, compute, inplace, out,
+            norm_first, layout, None, None, None, None, compute, inplace, out, q_scale, k_scale,
         )  # fmt: skip
 
     @takes_words
@@ -251,6 +261,7 @@ class Verbs:
         scales: tuple[Any, Any] | None = None,
         inplace: bool = False,
         out: Any = None,
+        q_scale: Any = None,
         **unknown: NoReturn,
     ) -> Any:
         """Rotate q and k, write k and v into caches: `rotary_append` with this description.
@@ -259,7 +270,7 @@ class Verbs:
             q, k, positions: as in a call.
             v, keys, values, slots, cache_layout: as in `rotary_append`.
             norm, q_weight, k_weight, eps, norm_over, weight_offset, norm_first, compute: likewise.
-            layout, return_k, k_scale, v_scale, scales, inplace, out: likewise.
+            layout, return_k, k_scale, v_scale, q_scale, scales, inplace, out: likewise.
 
         Example:
             >>> import numpy as np
@@ -276,7 +287,7 @@ class Verbs:
         return rotary_append(
             q, k, v, positions, self, keys, values, slots, more, layout, cache_layout, norm,
             q_weight, k_weight, eps, norm_over, weight_offset, norm_first, None, None, None, None,
-            compute, return_k, k_scale, v_scale, scales, inplace, out,
+            compute, return_k, k_scale, v_scale, scales, inplace, out, q_scale,
         )  # fmt: skip
 
     def append_latent(
@@ -352,6 +363,95 @@ class Verbs:
             k_scale, scales, inplace, out,
         )  # fmt: skip
 
+    @overload
+    def split_qkv(self, qkv: TensorLike, positions: Numbers | None = ..., *, heads: int,
+        kv_heads: int | None = ..., grouped: bool = ..., layout: str | None = ...,
+        **norm: Unpack[OwnNorm]) -> tuple[Tensor, Tensor, Tensor]: ...  # fmt: skip
+    @overload
+    def split_qkv(self, qkv: SupportsArray[Number], positions: Numbers | None = ..., *, heads: int,
+        kv_heads: int | None = ..., grouped: bool = ..., layout: str | None = ...,
+        **norm: Unpack[OwnNorm],
+    ) -> tuple[Array[Number], Array[Number], Array[Number]]: ...  # fmt: skip
+    def split_qkv(
+        self,
+        qkv: Any,
+        positions: npt.ArrayLike | torch.Tensor | None = None,
+        *,
+        heads: int,
+        kv_heads: int | None = None,
+        grouped: bool = False,
+        layout: str | None = None,
+        q_weight: npt.ArrayLike | torch.Tensor | None = None,
+        k_weight: npt.ArrayLike | torch.Tensor | None = None,
+        **norm: Any,
+    ) -> tuple[Any, Any, Any]:
+        """Split the result of one projection into q, k and v; norm and rotate q and k.
+
+        In training the gradients of the three are written to one matrix, without a concatenation.
+
+        Args:
+            qkv: ``[b, s, (heads + 2 kv_heads) * head_dim]``: the axes of the layout except h and d,
+                then all heads.
+            positions: as in a call; those of a rank come from `posenc_native.positions`.
+            heads, kv_heads: heads of q, and of k and v each; default the same number.
+            grouped: False if the heads of q come first, then those of k, then those of v; True if
+                each group has its heads of q, its k and its v (Megatron).
+            layout: axes of the results, default the layout of the description.
+            q_weight, k_weight: weights of an RMS norm of heads; without them there is none.
+            **norm: eps, norm_over, weight_offset, norm_first, as in `norm_rotary_qk`.
+
+        Returns:
+            ``(q, k, v)``, new and in C order.
+
+        Raises:
+            ValueError, TypeError: the matrix does not have these heads; or as in a call.
+
+        Example:
+            >>> import numpy as np
+            >>> import posenc_native as pn
+            >>> qkv = np.ones((2, 5, (8 + 2 * 2) * 64), np.float32)
+            >>> q, k, v = pn.Rotary(64).split_qkv(qkv, heads=8, kv_heads=2)
+            >>> q.shape, v.shape
+            ((2, 8, 5, 64), (2, 2, 5, 64))
+        """
+        weights = q_weight, k_weight
+        normed = any(weight is not None for weight in weights)
+        return split_qkv(
+            self, qkv, positions, heads, kv_heads, grouped, layout, Norm(*weights, normed, **norm)
+        )
+
+    @overload
+    def query_factors(self, positions: TensorLike, *, dtype: Dtype = ...) -> Tensor: ...
+    @overload
+    def query_factors(self, positions: Numbers, *, dtype: TorchDtype) -> Tensor: ...
+    @overload
+    def query_factors(self, positions: npt.ArrayLike, *, dtype: NumPyDtype = ...) -> Array[Any]: ...
+    def query_factors(self, positions: Any, *, dtype: Any = None) -> Any:
+        """The factors of queries at positions, by `query_scale`; 1 without one.
+
+        Calls for q and k multiply q by them. Llama 4 multiplies queries in its layers without a
+        rotation, where ``q * rope.query_factors(positions)[:, None]`` does it.
+
+        Args:
+            positions: an int n for 0 .. n-1, or ints or floats of any shape. Below 0 the factor is
+                1.
+            dtype: of the result, default float32. Logarithms are computed in float64.
+
+        ``query_scale={"type": "llama4", "beta": 0.1, "original_max_position_embeddings": 8192,
+        "shift": 0}`` is ``1 + beta * ln(1 + floor((p + shift) / L))``. The type is "llama4"
+        (default) or "logn", ``max(1, ln(p + 1) / ln(L))``, which has the length alone. shift is 1
+        in Llama 4, and 0 (default) in Ministral 3 and Mistral 4.
+
+        Example:
+            >>> import posenc_native as pn
+            >>> scale = {"beta": 0.1, "original_max_position_embeddings": 8192}
+            >>> pn.Rotary(64, query_scale=scale).query_factors([8191, 8192, 100_000]).round(4)
+            array([1.    , 1.0693, 1.2565], dtype=float32)
+
+        Source: Nakanishi 2025, "Scalable-Softmax Is Superior for Attention".
+        """
+        return query_factors(self.query_scale, positions, dtype)
+
     def bind(
         self,
         q: Any,
@@ -393,74 +493,10 @@ class Verbs:
         self._check_width("Rotary", "q", q)
         layout = self.layout if layout is None else layout
         native: Any = NotImplemented
-        if self.axis_map is None:
+        if self.axis_map is None and self.query_scale is None:
             native = bound_natively(
                 q, k, self.inv_freq, layout, self.pairing, self.rotary_start, self.scale, inverse,
                 inplace,
             )  # fmt: skip
         options = {"layout": layout, "inverse": inverse, "inplace": inplace}
         return BoundRotary(self, native, options)
-
-
-class BoundRotary:
-    """The result of `Rotary.bind`: ``step(q, k, positions)``.
-
-    Each call checks whether q and k still match the bound ones in type, dtype, shape, strides and
-    device, and whether a gradient, torch.compile or a mode is tracing. If they do not match, or
-    something traces, the call is an ordinary call of `Rotary`: the same result and the same errors.
-    """
-
-    __slots__ = ("_door", "_is_compiling", "_native", "_options", "_rotary")
-
-    def __init__(self, rotary: Callable[..., Any], native: Any, options: dict[str, Any]) -> None:
-        self._rotary = rotary
-        self._options = options
-        self._native = native
-        # Without a native rotation, there is no fast path (`door`) whose calls this could replace.
-        self._door = None if native is NotImplemented else backend.door
-        self._is_compiling = late.is_compiling()
-
-    @overload
-    def __call__(self, q: TensorLike, k: TensorLike, positions: Numbers) -> Pair[Tensor]: ...
-    @overload
-    def __call__(
-        self, q: SupportsArray[Number], k: SupportsArray[Number], positions: Numbers
-    ) -> Pair[Array[Number]]: ...
-    @takes_words
-    def __call__(self, q: Any, k: Any, positions: Any) -> Any:
-        """Rotate queries and keys.
-
-        Args:
-            q, k: like the bound ones; others work too, at the cost of an ordinary call.
-            positions: an int, the position of the first token, or the positions of all tokens:
-                ``[s]``, ``[b, s]`` or ``[1, s]``.
-
-        Returns:
-            ``(q, k)`` rotated; the arguments themselves if in place.
-
-        Raises:
-            ValueError, TypeError: as `apply_rotary_qk`; then nothing has been written.
-        """
-        if not self._is_compiling() and backend.door is self._door:
-            rotated = self._native(q, k, positions)
-            if rotated is not NotImplemented:
-                return rotated
-        if positions is MISSING:
-            refuse(BoundRotary.__call__, self, q, k, positions)
-        return self._rotary(q, k, positions, **self._options)
-
-    def __repr__(self) -> str:
-        options = ", ".join(f"{name}={value!r}" for name, value in self._options.items())
-        return f"<{self._rotary!r}, bound: {options}>"
-
-
-def bound_natively(q: Any, k: Any, *options: Any) -> Any:
-    """The native rotation of arrays or tensors like these; NotImplemented if there is none.
-
-    options: the options of `apply_rotary_qk` in their order, except positions and axis_map.
-    """
-    if backend.implementation is not backend.native:
-        return NotImplemented
-    if not type(q) is type(k) is np.ndarray and late.operations_on(q) is None:
-        return NotImplemented
-    return backend.native.bind_rotary_qk(q, k, *options)

@@ -58,6 +58,7 @@ MISTRAL_YARN = {
         "original_max_position_embeddings": 16384,
         "apply_scale": False,
     },
+    "llama_4_scaling": {"beta": 0.1, "original_max_position_embeddings": 16384},
 }
 MEGATRON = {"num_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "kv_channels": 128,
             "position_embedding_type": "rope", "rotary_base": 500000, "rotary_percent": 1.0,

@@ -18,7 +18,7 @@ from posenc_native.core.calls.suggestions.vocabulary import MISSING
 from posenc_native.encodings.rotary import verbs
 
 # What is rotated and what is written to are not options.
-OTHERS = {"self", "x", "q", "k", "out", "inplace"}
+OTHERS = {"self", "x", "q", "k", "out", "q_scale", "k_scale", "inplace"}
 # Fields for k, of options that are pairs.
 OF_K = "k_"
 # How results lie in memory, and what axes mean, are options of calls and none of a rotation.

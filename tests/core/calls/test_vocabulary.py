@@ -95,7 +95,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str, str]] = {
     ),
     "options by position": (
         lambda: pn.Rotary(64, 1e4), "Rotary: arguments: expected at most 1 by position (head_dim)",
-        "scaling, axis_map, rotary_start, layout, inv_freq, scale",
+        "scaling, axis_map, rotary_start, layout, inv_freq, scale, query_scale",
     ),
     "twice": (
         lambda: pn.relative.alibi_slopes(8, num_heads=8),

@@ -62,6 +62,7 @@ def write(description: Description, written: Written) -> None:
     )
     correction = softmax_correction(description)
     _write_rotation(rotary, row, name, correction, written)
+    written.lose_query_scale(rotary)
     written.lose("The softmax correction.", when=correction != 1 and not row.get("corrects"))
     sliding = by_type.get("sliding_attention")
     if sliding is not None and sliding != rotary:

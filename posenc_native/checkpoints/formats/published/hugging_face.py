@@ -91,6 +91,7 @@ def described(
         corrects_softmax=model.corrects_softmax,
         latent=latent is not None and any(rotation["head_dim"] == latent for rotation in rotating),
         sees=model.sees,
+        nope_query_scale=model.nope_query_scale,
         ground=_ground(model),
     )
 
@@ -102,6 +103,9 @@ def _ground(model: Configuration) -> Ground:
         return TRANSFORMERS
     why = f"transformers was not run with a model of type {model.model_type[:64]}"
     return Ground("unknown", ENGINE, why=why)
+
+
+_LENGTH = "original_max_position_embeddings"
 
 
 def _was_run(model: Configuration) -> bool:
@@ -151,9 +155,10 @@ def _write(description: Description, written: Written) -> None:
     parameters: dict[str, Any] = {
         str(layer_type): _parameters(rotary, written) for layer_type, rotary in by_type.items()
     }
-    if description.query_scale is not None:
+    if description.query_scale is not None and description.entries:
+        length = description.query_scale[_LENGTH]
         for entry in parameters.values():
-            entry["llama_4_scaling_beta"] = description.query_scale
+            entry |= {"llama_4_scaling_beta": description.query_scale["beta"], _LENGTH: length}
     if len({repr(entry) for entry in parameters.values()}) == 1:
         parameters = next(iter(parameters.values()))
     else:
@@ -184,6 +189,10 @@ def _write(description: Description, written: Written) -> None:
     written.lose(
         "The rotated dims are the last of a head.",
         when=any(rotary.rotary_start for rotary in rotaries),
+    )
+    written.lose(
+        "The factor of queries by position, which few models have.",
+        when=description.query_scale is not None and not description.entries,
     )
     written.lose(
         "The softmax correction, which the code of a model applies.",

@@ -74,12 +74,9 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
         rotation["scale"] = scale
     temperature = settings.inner("llama_4_scaling")
     if temperature.entries:
-        beta = temperature.number("beta")
-        remarks.append(
-            f"llama_4_scaling has beta = {beta:g}: queries are also multiplied by 1 + beta * ln(1 "
-            "+ floor(position / original_max_position_embeddings)), which is not part of the "
-            "rotation."
-        )
+        beta, key = temperature.number("beta"), "original_max_position_embeddings"
+        if beta:
+            rotation["query_scale"] = {"beta": beta, key: temperature.number(key)}
     group = LayerGroup(None, tuple(range(layers)), rotation, correction)
     return Description(
         source=source,
@@ -94,6 +91,7 @@ def _read(entries: Mapping[str, Any], source: str, function: str) -> Description
         unknown=tuple(unknown),
         remarks=tuple(remarks),
         latent=latent,
+        tells_query_scale=True,
         corrects_softmax=correction != 1,
         permuted_by="" if latent else "transformers' converter of Mistral's weights",
     )
@@ -144,6 +142,9 @@ def _write(description: Description, written: Written) -> None:
     applies = not (differs(correction, grown**2) if latent else differs(rotary.scale, grown))
     if block:
         written.entries["yarn"] = {**block, "apply_scale": applies}
+    if rotary.query_scale is not None:
+        keys = ("beta", "original_max_position_embeddings")
+        written.entries["llama_4_scaling"] = {key: rotary.query_scale[key] for key in keys}
     written.lose_scale(rotary, when=differs(rotary.scale, grown if applies and not latent else 1.0))
     written.lose_pairing(
         "The pairing half: Mistral's code rotates neighbors, so the weights of queries and keys "

@@ -404,6 +404,7 @@ def _write_scaling(rotary: Rotary, latent: bool, correction: float, written: Wri
         written.lose("The softmax correction.", when=weights[1] is None)
     else:
         written.lose_scale(rotary, when=differs(rotary.scale, 1.0))
+    written.lose_query_scale(rotary)
     written.lose(
         "The softmax correction, outside of latent attention with YaRN.",
         when=correction != 1 and not (latent and kind == "yarn"),

@@ -1,0 +1,303 @@
+"""The factor of queries by position, `Rotary(query_scale=...)`, beside the models that have it."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+import posenc_native as pn
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+LENGTH = "original_max_position_embeddings"
+SCALE = {"beta": 0.25, LENGTH: 16}
+ROPE = pn.Rotary(64, query_scale=SCALE)
+PLAIN = pn.Rotary(64)
+SIZES: dict[str, Any] = {
+    "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 4,
+    "intermediate_size": 64, "vocab_size": 32, "max_position_embeddings": 4096,
+}  # fmt: skip
+PARAMETERS = {
+    "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, LENGTH: 16, "beta_fast": 32.0,
+    "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3,
+}  # fmt: skip
+
+
+def made(batch=2, tokens=40, heads=4, seed=0, dtype=np.float32):
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal((batch, n, tokens, 64)).astype(dtype) for n in (heads, 2)]
+
+
+def copied(x):
+    return x.copy() if isinstance(x, np.ndarray) else x.clone()
+
+
+def expected(positions, scale=SCALE):
+    """The factors by the formula of the models, in float64."""
+    steps = np.floor(np.asarray(positions, np.float64) / scale[LENGTH])
+    return 1.0 + scale["beta"] * np.log1p(steps)
+
+
+def attention_of(name: str, config: Any, layer: int) -> tuple[Any, Any]:
+    """An attention of transformers and its module; dtype float64, so that nothing is rounded."""
+    module = importlib.import_module(f"transformers.models.{name}.modeling_{name}")
+    kind = next(
+        value for key, value in vars(module).items()
+        if key.endswith(("TextAttention", "3Attention", "4Attention")) and "Vision" not in key
+    )  # fmt: skip
+    config._attn_implementation = "eager"
+    torch.manual_seed(0)
+    return kind(config, layer).double(), module
+
+
+def queries_of(name, config, layer, positions, monkeypatch) -> tuple[Any, dict[str, Any]]:
+    """Queries as attention gets them, and outputs of the projections by name."""
+    attention, module = attention_of(name, config, layer)
+    seen: dict[str, Any] = {}
+
+    def eager(self, query, key, value, *args, **options):
+        seen["query"] = query.detach()
+        shape = (query.shape[0], query.shape[2], query.shape[1], value.shape[-1])
+        return query.new_zeros(shape), None
+
+    monkeypatch.setattr(module, "eager_attention_forward", eager)
+    for part, projection in attention.named_children():
+        projection.register_forward_hook(
+            lambda _, __, out, part=part: seen.__setitem__(part, out.detach())
+        )
+    hidden = torch.randn(2, positions.shape[-1], config.hidden_size, dtype=torch.float64)
+    kinds = [value for key, value in vars(module).items() if key.endswith("RotaryEmbedding")]
+    rotary = next(kind for kind in kinds if "Vision" not in kind.__name__)(config)
+    tables = rotary(hidden, positions)
+    attention(
+        hidden_states=hidden, position_embeddings=tables, attention_mask=None,
+        position_ids=positions,
+    )  # fmt: skip
+    return seen["query"], seen
+
+
+def close(result, wanted):
+    # transformers' angles, cosines and factors are float32.
+    torch.testing.assert_close(torch.as_tensor(result), wanted, rtol=1e-5, atol=2e-5)
+
+
+POSITIONS = torch.stack([torch.arange(13, 37), torch.arange(100, 124)])
+
+
+def test_ministral_3(monkeypatch):
+    config = transformers.Ministral3Config(**SIZES, head_dim=16, rope_parameters=dict(PARAMETERS))
+    query, seen = queries_of("ministral3", config, 0, POSITIONS, monkeypatch)
+    rope = pn.Rotary.from_config(config, layout="bshd")
+    q = seen["q_proj"].unflatten(-1, (4, 16))
+    k = seen["k_proj"].unflatten(-1, (2, 16))
+    close(rope(q, k, POSITIONS)[0].transpose(1, 2), query)
+    plain = pn.Rotary(**{**rope._arguments(), "query_scale": None})
+    assert (plain(q, k, POSITIONS)[1] == rope(q, k, POSITIONS)[1]).all()
+
+
+def test_mistral_4(monkeypatch):
+    """The dims that do not rotate are scaled, too: `append_latent` does both."""
+    config = transformers.Mistral4Config(
+        **SIZES, qk_nope_head_dim=16, qk_rope_head_dim=16, v_head_dim=16, kv_lora_rank=24,
+        q_lora_rank=None, rope_parameters=dict(PARAMETERS),
+    )  # fmt: skip
+    query, seen = queries_of("mistral4", config, 0, POSITIONS, monkeypatch)
+    rope = pn.Rotary.from_config(config, layout="bshd")
+    assert rope.head_dim == 16
+    q = seen["q_proj"].unflatten(-1, (4, 32))
+    rows = seen["kv_a_proj_with_mqa"]
+    cache = torch.zeros(2, 24, 40, dtype=torch.float64)
+    result = rope.append_latent(
+        q, rows[..., 24:], rows[..., :24], POSITIONS, cache, torch.arange(24)
+    )
+    wanted = query.transpose(1, 2)
+    close(result[..., :16], wanted[..., :16])
+    # transformers writes rotated dims as even ones, then odd ones.
+    close(torch.cat([result[..., 16::2], result[..., 17::2]], -1), wanted[..., 16:])
+
+
+def test_llama_4_without_rotation(monkeypatch):
+    config = transformers.Llama4TextConfig(
+        **SIZES, head_dim=16, floor_scale=16, attn_scale=0.3, no_rope_layers=[1, 1, 1, 0],
+        use_qk_norm=False,
+    )  # fmt: skip
+    positions = torch.arange(40)[None]  # which its code counts from 0
+    query, seen = queries_of("llama4", config, 3, positions, monkeypatch)
+    q = seen["q_proj"].unflatten(-1, (4, 16)).transpose(1, 2)
+    scale = {"beta": 0.3, LENGTH: 16, "shift": 1}
+    close(q * pn.Rotary(16, query_scale=scale).query_factors(positions[0])[:, None], query)
+    assert "the factors" not in str(pn.explain({"model_type": "llama", **SIZES}))
+    text = " ".join(str(pn.explain(config)).split())
+    assert "1 + 0.3 * ln(1 + floor((position + 1) / 16))" in text
+
+
+def test_a_patched_model_scales_once():
+    config = transformers.Ministral3Config(**SIZES, head_dim=16, rope_parameters=dict(PARAMETERS))
+    torch.manual_seed(0)
+    model = transformers.Ministral3ForCausalLM(config).eval()
+    ids = torch.arange(30)[None] % 32
+    with torch.no_grad():
+        before = model(ids).logits
+        with pn.hf.patch(model):
+            after = model(ids).logits
+    torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("convert", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
+@pytest.mark.parametrize("name", ["counted", "from 30", "s", "1s", "bs", "float"])
+def test_calls(convert, name):
+    q, k = map(convert, made())
+    numbers = {
+        "counted": np.arange(40), "from 30": np.arange(30, 70), "s": np.arange(40) * 3,
+        "1s": np.arange(40)[None], "bs": np.stack([np.arange(40), np.arange(7, 47)]),
+        "float": np.arange(40) + 0.5,
+    }[name]  # fmt: skip
+    positions: Any = {"counted": None, "from 30": 30}.get(name, 0)
+    if positions == 0:
+        positions = convert(numbers)
+    factors = expected(numbers).astype(np.float32)
+    factors = factors[:, None, :, None] if factors.ndim == 2 else factors[:, None]
+    wanted_q, wanted_k = PLAIN(q, k, positions)
+    wanted_q = wanted_q * convert(factors)
+    for call in (
+        lambda: ROPE(q, k, positions),
+        lambda: pn.apply_rotary_qk(q, k, positions, ROPE),
+        lambda: ROPE.bind(q, k)(q, k, positions if positions is not None else 0),
+        lambda: (ROPE(q, None, positions)[0], ROPE(None, k, positions)[1]),
+        lambda: ROPE(copied(q), copied(k), positions, inplace=True),
+    ):
+        result_q, result_k = call()
+        assert (result_q == wanted_q).all()
+        assert (result_k == wanted_k).all()
+    assert (ROPE.apply(q, positions) == PLAIN.apply(q, positions)).all()
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "bshd", "sbhd", "sbghd", "thd", "hsd"])
+def test_layouts(layout):
+    sizes = {"b": 2, "s": 40, "t": 40, "h": 3, "g": 2, "d": 64}
+    q = np.random.default_rng(0).standard_normal([sizes[a] for a in layout]).astype(np.float32)
+    positions = np.arange(80).reshape(2, 40) if "b" in layout else np.arange(40)
+    rotated = PLAIN(q, q, positions, layout=layout)[0]
+    batch, token = layout.find("b"), max(layout.find("s"), layout.find("t"))
+    shape = [40 if i == token else 2 if i == batch else 1 for i in range(len(layout))]
+    factors = expected(positions.T if batch > token else positions).astype(np.float32)
+    wanted = rotated * factors.reshape(shape)
+    assert (ROPE(q, q, positions, layout=layout)[0] == wanted).all()
+
+
+def test_norm_and_append_and_pairs():
+    q, k = made()
+    weight = np.linspace(0.5, 2, 64, dtype=np.float32)
+    factors = expected(np.arange(9, 49)).astype(np.float32)[:, None]
+    assert (ROPE.norm(q, k, 9, q_weight=weight)[0]
+            == PLAIN.norm(q, k, 9, q_weight=weight)[0] * factors).all()  # fmt: skip
+    caches = np.zeros((4, 2, 2, 64, 64), np.float32)
+    slots = np.arange(40)
+    out = np.empty_like(q)
+    result = ROPE.append(q, k, k.copy(), 9, caches[0], caches[1], slots, out=out)
+    wanted = PLAIN.append(q, k, k.copy(), 9, caches[2], caches[3], slots)
+    assert result is out
+    assert (out == wanted * factors).all()
+    assert (caches[:2] == caches[2:]).all()
+    # Of a pair of positions those of q count.
+    own = np.arange(40), np.arange(1000, 1040)
+    wanted = PLAIN(q, k, own)[0] * expected(own[0]).astype(np.float32)[:, None]
+    assert (ROPE(q, k, own)[0] == wanted).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_the_product_is_rounded_once(dtype):
+    q, k = (torch.from_numpy(x).to(getattr(torch, dtype)) for x in made())
+    factors = torch.from_numpy(expected(np.arange(40)))[:, None]
+    factors = factors if dtype == "float64" else factors.float()
+    wanted = (PLAIN(q, k)[0] * factors).to(q.dtype)
+    assert torch.equal(ROPE(q, k)[0], wanted)
+    if dtype == "float16":
+        assert (ROPE(q.numpy(), k.numpy())[0] == wanted.numpy()).all()
+
+
+def test_gradients_and_compile():
+    q, k = (torch.from_numpy(x).double().requires_grad_() for x in made(1, 20, 2))
+    assert torch.autograd.gradcheck(lambda q, k: ROPE(q, k, 10), (q[..., :3, :], k[..., :3, :]))
+    q, k = (torch.from_numpy(x) for x in made())
+    compiled = torch.compile(lambda q, k, p: ROPE(q, k, p), fullgraph=True, backend="aot_eager")
+    positions = torch.arange(5, 45)
+    for ours, wanted in zip(compiled(q, k, positions), ROPE(q, k, positions), strict=True):
+        torch.testing.assert_close(ours, wanted, rtol=1e-6, atol=1e-6)
+    batched = torch.func.vmap(lambda q, k: ROPE(q, k, 30))(q[None], k[None])
+    assert torch.equal(batched[0][0], ROPE(q, k, 30)[0])
+
+
+def test_rows_and_modules_and_copies():
+    import pickle
+
+    q, k = map(torch.from_numpy, made())
+    rows = pn.Rotary.rows([ROPE, pn.Rotary(64, base=5e5, query_scale=SCALE)])
+    assert torch.equal(rows(q, k, 20)[0][:1], ROPE(q[:1], k[:1], 20)[0])
+    with pytest.raises(ValueError, match=r"ropes\[1\]: expected query_scale = \{"):
+        pn.Rotary.rows([ROPE, PLAIN])
+    module = pn.nn.RotaryEmbedding(64, query_scale=SCALE)
+    assert torch.equal(module(q, k, 20)[0], ROPE(q, k, 20)[0])
+    assert module.rope == ROPE != PLAIN
+    assert pickle.loads(pickle.dumps(ROPE)) == ROPE == eval(repr(ROPE), {"Rotary": pn.Rotary})
+    assert ROPE.with_layout("bshd").query_scale == ROPE.query_scale
+    assert (
+        pn.Rotary.preset("mistral-4").query_scale
+        == pn.Rotary.from_config(transformers.Mistral4Config()).query_scale
+    )
+
+
+def test_logn():
+    scale = {"type": "logn", LENGTH: 2048}
+    positions = np.array([0, 2047, 2048, 10_000])
+    factors = pn.Rotary(64, query_scale=scale).query_factors(positions, dtype=np.float64)
+    # modeling_qwen.py of Qwen-7B: log(i) / log(seq_length) of i = position + 1, above seq_length.
+    wanted = [1.0, 1.0, np.log(2049) / np.log(2048), np.log(10_001) / np.log(2048)]
+    np.testing.assert_allclose(factors, wanted, rtol=1e-15)
+    q, k = made()
+    far = pn.Rotary(64, query_scale=scale)(q, k, 10_000)[0]
+    factors = pn.Rotary(64, query_scale=scale).query_factors(np.arange(10_000, 10_040))
+    assert (far == PLAIN(q, k, 10_000)[0] * factors[:, None]).all()
+
+
+def test_factors_without_a_scale():
+    assert (PLAIN.query_factors(torch.arange(9)) == torch.ones(9)).all()
+
+
+def test_negative_positions_are_not_scaled():
+    assert (ROPE.query_factors(np.array([-40, -1])) == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("scale", "error", "text"),
+    [
+        (0.1, TypeError, "query_scale: expected None or a mapping"),
+        ({"beta": 0.1}, ValueError, f"query_scale['{LENGTH}']: expected a number, got none"),
+        ({"beta": 0.1, LENGTH: 0}, ValueError, "expected a number > 0"),
+        ({"beta": 0.1, LENGTH: 8, "floor": 1}, ValueError, "expected the keys type, beta"),
+        ({"type": "ssmax"}, ValueError, "query_scale['type']"),
+        ({"type": "logn", LENGTH: 1}, ValueError, "expected a number > 1"),
+        ({"beta": float("nan"), LENGTH: 8}, ValueError, "query_scale['beta']"),
+    ],
+)
+def test_errors(scale, error, text):
+    with pytest.raises(error) as raised:
+        pn.Rotary(64, query_scale=scale)
+    assert text in str(raised.value)
+
+
+def test_not_beside_axes():
+    with pytest.raises(ValueError, match="query_scale: expected None beside an axis_map"):
+        pn.Rotary(64, axis_map=[0, 1] * 16, query_scale=SCALE)
+
+
+def test_compare_tells_it():
+    config = {"model_type": "ministral3", **SIZES, "head_dim": 16, "rope_parameters": PARAMETERS}
+    other = {**config, "rope_parameters": {**PARAMETERS, "llama_4_scaling_beta": 0.1}}
+    found = pn.compare(config, other).differences
+    assert [difference.field for difference in found] == ["query_scale"]
+    assert "1 + 0.3 * ln(1 + floor(position / 16))" in str(pn.compare(config, other))
