@@ -74,6 +74,8 @@ def write_eight_bits(call: Call, scales: tuple[Any, Any]) -> tuple[Any, Any]:
 def append_beside_eight_bits(call: Call, q_scale: Any) -> tuple[Any, ...]:
     """The results of an append whose queries go to memory of 8 bits."""
     q, outs = call.inputs[0], call.outs or ()
+    if q is None:
+        wrong_value(call.verb.name, "q_scale", "None, as q is", _shown(q_scale))
     place = _new_like(outs[0])  # if the append fails, nothing has been written
     of_q = call._replace(inputs=(q, None), outs=(place, None), cache=())
     write_eight_bits(of_q, (q_scale, None))

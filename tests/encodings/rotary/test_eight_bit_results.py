@@ -153,6 +153,9 @@ def test_nothing_is_written_by_a_wrong_call():
     with pytest.raises(ValueError, match="gradient"):
         pn.apply_rotary_qk(q.requires_grad_(), k, 1, rope, out=(of_q, of_k))
     keys = torch.zeros(2, 1, 2, 9, 64)
+    with pytest.raises(ValueError, match=r"q_scale: expected None, as q is, got 0\.1"):
+        rope.append(None, k, k.clone(), 1, *keys, range(5), q_scale=0.1, out=(None, k.clone()),
+                    return_k=True)  # fmt: skip
     with pytest.raises(ValueError, match=r"slots"):
         rope.append(q.detach(), k, k.clone(), 1, *keys, [0, 1, 2, 3, 99], out=of_q)
     assert not of_q.any()

@@ -99,6 +99,11 @@ def test_ministral_3(monkeypatch):
     assert (plain(q, k, POSITIONS)[1] == rope(q, k, POSITIONS)[1]).all()
 
 
+def test_models_that_overlook_the_parameter():
+    config = {"model_type": "llama", **SIZES, "head_dim": 16, "rope_parameters": PARAMETERS}
+    assert pn.Rotary.from_config(config).query_scale is None
+
+
 def test_mistral_4(monkeypatch):
     """The dims that do not rotate are scaled, too: `append_latent` does both."""
     config = transformers.Mistral4Config(
