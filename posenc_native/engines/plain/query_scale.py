@@ -125,14 +125,25 @@ def scaled_queries(
     points = arrays.wide(_whole(arrays.positions("positions", positions)).detach())
     factors = _along(_factors(values, points, arrays), q.ndim, at, tokens)
     factors = factors.to(torch.float64 if q.dtype == torch.float64 else torch.float32)
-    if type(q).__name__ == "DTensor":
-        from torch.distributed.tensor import DTensor, Replicate
-
-        mesh = q.device_mesh
-        factors = DTensor.from_local(factors, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    sharded = type(q).__name__ == "DTensor"
+    if sharded:
+        factors = _cut_as(q, factors)
     if own and (needs_grad(q) or transformed() or tracing()):
         return (q * factors).to(q.dtype)
+    if sharded:  # torch writes to no DTensor that is cut twice along one axis
+        q.to_local().mul_(factors.to_local())
+        return q
     return q.mul_(factors)
+
+
+def _cut_as(q: Any, factors: Any) -> Any:
+    """Whole factors as a DTensor, cut along the axes of q that they have."""
+    from torch.distributed.tensor import DTensor, Replicate
+
+    whole, mesh = [Replicate()] * q.device_mesh.ndim, q.device_mesh
+    cuts = [cut if cut.is_shard() and factors.shape[cut.dim] > 1 else Replicate()
+            for cut in q.placements]  # fmt: skip
+    return DTensor.from_local(factors, mesh, whole, run_check=False).redistribute(placements=cuts)
 
 
 def _whole(positions: Any) -> Any:
