@@ -92,7 +92,9 @@ def _check(function: str, call: Call) -> None:
             expected = f"{default!r} beside results of 8 bits"
             wrong_value(function, name, expected, repr(value))
     rope = description_in(rotation.inv_freq)
-    if call.inputs[0] is not None and getattr(rope, "query_scale", None) is not None:
+    out = (call.outs or (None,))[0]
+    scaled = getattr(rope, "query_scale", None) is not None
+    if scaled and out is not None and has_eight_bits(out):
         expected = "results of the dtype of q, beside a Rotary with a query_scale"
         wrong_value(function, "out[0]", expected, "8 bits")
     for name, x in zip("qk", call.inputs, strict=False):

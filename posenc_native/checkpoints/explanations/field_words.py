@@ -43,14 +43,15 @@ def axes(rotary: Rotary) -> str:
 
 
 def query_scale_words(scale: Mapping[str, Any] | None) -> str:
-    """The factor of queries by position, of type "llama4"."""
+    """The factor of queries by position, as a formula."""
     if scale is None:
         return "none"
-    shift = " + 1" if scale.get("shift") else ""
     length = number(scale["original_max_position_embeddings"])
-    return f"1 + {number(scale['beta'])} * ln(1 + floor((position{shift}) / {length}))".replace(
-        "(position)", "position"
-    )
+    if scale.get("type") == "logn":
+        return f"max(1, ln(position + 1) / ln({length}))"
+    shift = scale.get("shift", 0)
+    position = f"(position + {number(shift)})" if shift else "position"
+    return f"1 + {number(scale['beta'])} * ln(1 + floor({position} / {length}))"
 
 
 _NO_SCALING = {"rope_type": "default"}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from posenc_native.core.frequencies.scaling import scaling_in_full
+from posenc_native.engines.plain.query_scale import checked_query_scale
 from posenc_native.models.config import LayerGroup
 from posenc_native.models.unread import UnreadEntry
 
@@ -166,7 +167,8 @@ class Description:
     def query_scale(self) -> Mapping[str, Any] | None:
         """The factor of queries by position, in the layers that rotate; None if there is none."""
         all_arguments = (group.arguments for group in self.groups if group.arguments is not None)
-        return next(all_arguments, {}).get("query_scale")
+        scale = next(all_arguments, {}).get("query_scale")
+        return None if scale is None else checked_query_scale("query_scale", scale)
 
     @property
     def names_a_base(self) -> bool:

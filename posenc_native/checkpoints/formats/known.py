@@ -16,7 +16,9 @@ def from_rotary(rotary: Rotary) -> Description:
     arguments = rotary._arguments()
     del arguments["layout"]
     group = LayerGroup(None, (), arguments)
-    return Description(repr(rotary), "Rotary", "posenc_native", "", (group,), ground=_OWN)
+    return Description(
+        repr(rotary), "Rotary", "posenc_native", "", (group,), tells_query_scale=True, ground=_OWN
+    )
 
 
 def from_preset(name: str) -> Description:
@@ -34,6 +36,7 @@ def from_preset(name: str) -> Description:
         model_type=name,
         groups=groups,
         length=preset.length,
+        tells_query_scale=True,
         remarks=remarks,
         corrects_softmax=preset.corrects_softmax,
         ground=TRANSFORMERS,

@@ -74,11 +74,8 @@ def test_rounded_once(dtype):
     rope = pn.Rotary(64)
     outs = tuple(torch.zeros(x.shape, dtype=torch.float8_e4m3fn) for x in (q, k))
     pn.apply_rotary_qk(q, k, None, rope, out=outs)
-    wanted = (
-        rope(q.float() if dtype != "float64" else q, k.float(), None)
-        if (dtype != "float64")
-        else rope(q, k)
-    )
+    wide = [x if dtype == "float64" else x.float() for x in (q, k)]
+    wanted = rope(*wide)
     for out, exact in zip(outs, wanted, strict=True):
         exact = exact.float().clamp(-448, 448).to(torch.float8_e4m3fn)
         assert torch.equal(out.float(), exact.float())

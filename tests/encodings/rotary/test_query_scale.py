@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import posenc_native as pn
+from posenc_native.checkpoints.formats import writing
+from posenc_native.checkpoints.formats.reading import read
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -298,6 +300,30 @@ def test_errors(scale, error, text):
 def test_not_beside_axes():
     with pytest.raises(ValueError, match="query_scale: expected None beside an axis_map"):
         pn.Rotary(64, axis_map=[0, 1] * 16, query_scale=SCALE)
+
+
+@pytest.mark.parametrize(
+    ("scale", "text"),
+    [
+        ({"type": "logn", LENGTH: 2048}, "max(1, ln(position + 1) / ln(2,048))"),
+        ({"beta": 0.1, LENGTH: 9, "shift": 2}, "ln(1 + floor((position + 2) / 9))"),
+    ],
+)
+def test_descriptions_that_no_file_has(scale, text):
+    rope = pn.Rotary(64, query_scale=scale)
+    assert text in " ".join(str(pn.explain(rope)).split())
+    found = pn.compare(rope, PLAIN)
+    assert [difference.field for difference in found.differences] == ["query_scale"]
+    assert text in " ".join(str(found).split())
+    lost = writing.write(read(rope, "read"), "mistral", permuted=True).lost
+    assert "The factor of queries by position." in lost
+
+
+def test_keys_of_8_bits_beside_scaled_queries():
+    q, k = made()
+    outs = np.empty_like(q), np.empty(k.shape, np.int8)
+    pn.apply_rotary_qk(q, k, 10, ROPE, out=outs, k_scale=0.1)
+    assert (outs[0] == ROPE(q, k, 10)[0]).all()
 
 
 def test_compare_tells_it():

@@ -142,9 +142,12 @@ def _write(description: Description, written: Written) -> None:
     applies = not (differs(correction, grown**2) if latent else differs(rotary.scale, grown))
     if block:
         written.entries["yarn"] = {**block, "apply_scale": applies}
-    if rotary.query_scale is not None:
+    scale = rotary.query_scale or {}
+    if scale.get("type") == "llama4" and scale["shift"] == 0:
         keys = ("beta", "original_max_position_embeddings")
-        written.entries["llama_4_scaling"] = {key: rotary.query_scale[key] for key in keys}
+        written.entries["llama_4_scaling"] = {key: scale[key] for key in keys}
+    else:
+        written.lose_query_scale(rotary)
     written.lose_scale(rotary, when=differs(rotary.scale, grown if applies and not latent else 1.0))
     written.lose_pairing(
         "The pairing half: Mistral's code rotates neighbors, so the weights of queries and keys "
