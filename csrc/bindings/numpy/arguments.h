@@ -77,10 +77,7 @@ inline Dtype dtype_of(const py::dtype& dtype) {
 // `storage` keeps the name of a dtype that we do not have.
 inline const char* dtype_name(Dtype dtype, const py::dtype& object,
                               std::shared_ptr<const std::string>& storage) {
-  static const char* const names[] = {
-      "float16", "bfloat16", "float32", "float64", "int8",   "uint8",         "int16",
-      "uint16",  "int32",    "uint32",  "int64",   "uint64", "float8_e4m3fn", "float8_e5m2"};
-  if (dtype != Dtype::kOther) return names[static_cast<int>(dtype)];
+  if (dtype != Dtype::kOther) return tensors::kDtypeNames[static_cast<int>(dtype)];
   storage = std::make_shared<const std::string>(py::cast<std::string>(py::str(object)));
   return storage->c_str();
 }

@@ -20,6 +20,12 @@
 
 namespace posenc::tensors {
 
+// As errors write them, in the order of Dtype.
+constexpr const char* kDtypeNames[] = {
+    "float16", "bfloat16", "float32", "float64", "int8",   "uint8",         "int16",
+    "uint16",  "int32",    "uint32",  "int64",   "uint64", "float8_e4m3fn", "float8_e5m2"};
+static_assert(sizeof(kDtypeNames) / sizeof(*kDtypeNames) == static_cast<size_t>(Dtype::kOther));
+
 namespace py = pybind11;
 
 // --- The part of DLPack 1 in use
@@ -309,10 +315,7 @@ class Library {
       return false;
     }
     array.readable = !is_elsewhere(place);
-    static const char* const names[] = {"float16", "bfloat16", "float32", "float64",
-                                        "int8",    "uint8",    "int16",   "uint16",
-                                        "int32",   "uint32",   "int64",   "uint64"};
-    array.dtype_name = names[static_cast<int>(array.dtype)];
+    array.dtype_name = kDtypeNames[static_cast<int>(array.dtype)];
     array.data = static_cast<char*>(d.data) + d.byte_offset;
     for (int i = 0; i < d.rank; ++i) {
       array.shape[i] = d.shape[i];
