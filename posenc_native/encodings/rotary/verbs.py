@@ -392,7 +392,7 @@ class Verbs:
         Args:
             qkv: ``[b, s, (heads + 2 kv_heads) * head_dim]``: the axes of the layout except h and d,
                 then all heads.
-            positions: as in a call; those of a rank come from `posenc_native.positions`.
+            positions: as in a call. `ContextParallel` makes those of a rank.
             heads, kv_heads: heads of q, and of k and v each; default the same number.
             grouped: False if the heads of q come first, then those of k, then those of v; True if
                 each group has its heads of q, its k and its v (Megatron).
@@ -427,7 +427,7 @@ class Verbs:
     @overload
     def query_factors(self, positions: npt.ArrayLike, *, dtype: NumPyDtype = ...) -> Array[Any]: ...
     def query_factors(self, positions: Any, *, dtype: Any = None) -> Any:
-        """The factors of queries at positions, by `query_scale`; 1 without one.
+        """The factors of queries at positions, by ``query_scale``; 1 without one.
 
         Calls for q and k multiply q by them. Llama 4 multiplies queries in its layers without a
         rotation, where ``q * rope.query_factors(positions)[:, None]`` does it.
