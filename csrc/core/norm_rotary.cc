@@ -75,12 +75,41 @@ void check_norm(const NormRotaryCall& call, NormRotaryArgs& args) {
                "'as_written'");
   }
   args.norm = call.norm;
-  args.over_token = call.norm_over == "token";
+  args.over_token = call.norm && call.norm_over == "token";
   args.norm_first = call.norm_first;
   args.eps = call.eps;
   args.weight_offset = call.weight_offset;
   check_weight(call, 0, args);
   check_weight(call, 1, args);
+}
+
+void check_query_scale(const NormRotaryCall& call, NormRotaryArgs& args) {
+  if (call.query_scale == "none") return;
+  QueryScale& scale = args.query_scale;
+  if (call.query_scale == "llama4") {
+    scale.kind = QueryScale::Kind::kLlama4;
+  } else if (call.query_scale == "logn") {
+    scale.kind = QueryScale::Kind::kLogn;
+  } else {
+    fail_value(call.function, "query_scale", "one of none, llama4, logn",
+               "'" + std::string(call.query_scale) + "'");
+  }
+  scale.beta = call.query_beta;
+  scale.length = call.query_length;
+  scale.shift = call.query_shift;
+  check_finite(call.function, "query_beta", scale.beta);
+  check_finite(call.function, "query_length", scale.length);
+  check_finite(call.function, "query_shift", scale.shift);
+  if (scale.length <= (scale.kind == QueryScale::Kind::kLogn ? 1 : 0)) {
+    fail_value(call.function, "query_length", "a number > 0, or > 1 of logn", shown(scale.length));
+  }
+  if (call.inv_freq == nullptr || call.axis_map != nullptr || args.rotary.inv_freq.axes > 0) {
+    fail_value(call.function, "query_scale", "'none' beside tables or several axes",
+               "'" + std::string(call.query_scale) + "'");
+  }
+  if (args.rotary.as_written) {
+    fail_value(call.function, "compute", "'float32' beside a factor of queries", "'as_written'");
+  }
 }
 
 // The axis of a letter; -1 where a layout has none.
@@ -375,6 +404,7 @@ NormRotaryArgs check_norm_rotary(const NormRotaryCall& call) {
     fail_value(call.function, "out_pairing", "that of q and k", std::string(call.out_pairing));
   }
   check_norm(call, args);
+  check_query_scale(call, args);
   if (call.v != nullptr) {
     check_values(call, args);
     check_caches(call, args);

@@ -6,7 +6,8 @@
 //   q ──► y ──► out           k ──► y ──► out, or the slot of its token, or both
 //                             v ────────► the slot of its token, bit for bit
 //
-// A cache of 8 bits has y, or v, divided by a scale (core/eight_bits.h).
+// A cache of 8 bits has y, or v, divided by a scale (core/eight_bits.h). Queries may be multiplied
+// by a factor of their positions, too, before they are rounded (QueryScale).
 //
 // The mean is over the dims of a head, or over all heads of a token. The sum of the squares has one
 // order, in which vectors of any length and the threads of a warp can add:
@@ -17,6 +18,7 @@
 // Of a token: the sums of its heads, one after the other.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <string_view>
 
@@ -35,6 +37,9 @@ struct NormRotaryOptions : RotaryOptions {
   std::string_view norm_over = "head";  // or "token"
   double weight_offset = 0.0;
   bool norm_first = true;
+  // The factor of queries, as QueryScale has it.
+  std::string_view query_scale = "none";  // or "llama4", "logn"
+  double query_beta = 0.0, query_length = 1.0, query_shift = 0.0;
 
   const Array* caches[2] = {};  // of keys and values
   const Array* slots = nullptr;
@@ -56,6 +61,10 @@ struct NormRotaryOptions : RotaryOptions {
     reader.text("norm_over", norm_over);
     reader.number("weight_offset", weight_offset);
     reader.boolean("norm_first", norm_first);
+    reader.text("query_scale", query_scale);
+    reader.number("query_beta", query_beta);
+    reader.number("query_length", query_length);
+    reader.number("query_shift", query_shift);
     if (!append) return;
     reader.output("keys", caches[0]);
     reader.output("values", caches[1]);
@@ -99,6 +108,29 @@ struct NormWeight {
   }
 };
 
+// The factor of queries by the position p of their token
+// (posenc_native/engines/plain/query_scale.py has the sources). L: the length of the original
+// training.
+//
+//   llama4   1 + beta ln(1 + floor((p + shift) / L)), and 1 below p = L - shift
+//   logn     max(1, ln(p + 1) / ln(L))
+struct QueryScale {
+  enum class Kind : int8_t { kNone, kLlama4, kLogn };
+  Kind kind = Kind::kNone;
+  double beta = 0.0, length = 1.0, shift = 0.0;
+
+  POSENC_HD explicit operator bool() const { return kind != Kind::kNone; }
+
+  POSENC_HD double at(double position) const {
+    if (kind == Kind::kLogn) {
+      const double count = position + 1.0;
+      return ::log(count < length ? length : count) / ::log(length);
+    }
+    const double steps = ::floor((position + shift) / length);
+    return steps < 0 ? 1.0 : 1.0 + beta * ::log1p(steps);
+  }
+};
+
 // Where a token's heads go. Strides in elements.
 struct CacheTarget {
   void* data = nullptr;
@@ -117,6 +149,7 @@ struct NormRotaryArgs {
   NormWeight weights[2];
   // As written: x r is rounded before it is multiplied by the weight.
   bool rounded_before_weight[2] = {};
+  QueryScale query_scale;
 
   // The append; `slots.data` is null without one.
   Positions slots;  // their memory; those of a batch row and a token are apart by
@@ -130,6 +163,17 @@ struct NormRotaryArgs {
   int64_t v_dim = 0;
 
   POSENC_HD bool appends() const { return slots.data != nullptr; }
+
+  // Whether heads are multiplied at all: by what a norm says, or queries by their positions.
+  POSENC_HD bool multiplies() const { return norm || query_scale; }
+
+  // The factor of the queries of a token; 1 without one.
+  template <typename Number>
+  POSENC_HD Number query_factor(int64_t batch, int64_t token) const {
+    if (!query_scale) return 1;
+    const int64_t at = batch * rotary.position_batch_stride + token * rotary.position_token_stride;
+    return static_cast<Number>(query_scale.at(rotary.positions.template number_at<double>(at)));
+  }
 
   // No place of a cache: places may be negative, as strides may.
   static constexpr int64_t kNowhere = INT64_MIN;

@@ -125,9 +125,9 @@ T* result_of(const RotaryTensor& x, int64_t batch, int64_t token, int64_t head) 
 
 // --- Heads of whole vectors
 
-template <typename T, bool kInterleaved, Rounding kRounding, bool kNorm>
+template <typename T, bool kInterleaved, Rounding kRounding, bool kMultiplies>
 class WholeRows {
-  using Row = WholeRow<T, kInterleaved, kRounding, kNorm>;
+  using Row = WholeRow<T, kInterleaved, kRounding, kMultiplies>;
   using Number = Real<T>;
 
  public:
@@ -162,8 +162,9 @@ class WholeRows {
 
  private:
   static constexpr int64_t kSize = static_cast<int64_t>(sizeof(T));
-  // Without a norm memory is what they wait for, and several rows at once ask it for too much.
-  static constexpr int kAtOnce = kNorm ? kRowsAtOnce<T> : 1;
+  // Where nothing is multiplied memory is what they wait for, and several rows at once ask it for
+  // too much.
+  static constexpr int kAtOnce = kMultiplies ? kRowsAtOnce<T> : 1;
 
   // The tokens first .. first + count - 1 of one batch row.
   struct Block {
@@ -183,6 +184,8 @@ class WholeRows {
     int64_t angle_step;
     const Number* factor;
     int64_t factor_step;
+    const Number* query;  // factors of the rows' tokens; null: none
+    int64_t query_step;
     int64_t batch, first_token, first_head, token_step, head_step;  // of rows, for 8 bits
     bool stream_out, stream_slots;
     bool alike;     // angles, factors and places of all rows
@@ -195,22 +198,25 @@ class WholeRows {
     for (int64_t t = 0; places && t < block.count; ++t) {
       places_[t] = CachePlace<T>(args_, args_.keys, block.batch, block.first + t).first;
     }
+    for (int64_t t = 0; args_.query_scale && t < block.count; ++t) {
+      queries_[t] = args_.template query_factor<Number>(block.batch, block.first + t);
+    }
     Run runs[2];
     bool along_tokens[2];
     for (int i = 0; i < 2; ++i) {
       const RotaryTensor& x = args_.rotary.tensors[i];
-      along_tokens[i] = std::abs(x.in_strides.token) < std::abs(x.in_strides.head) &&
-                        !(kNorm && args_.over_token);
+      along_tokens[i] =
+          std::abs(x.in_strides.token) < std::abs(x.in_strides.head) && !args_.over_token;
       runs[i] = start(i, block, along_tokens[i]);
       for (int64_t head = 0; along_tokens[i] && head < x.heads; ++head) {
-        run_rows(of_head(runs[i], head), 0);
+        run_rows(of_head(runs[i], head), 1);
       }
     }
     for (int64_t t = 0; t < block.count; ++t) {
       for (int i = 0; i < 2; ++i) {
         if (along_tokens[i]) continue;
         const Run run = of_token(runs[i], t);
-        run_rows(run, kNorm && args_.over_token ? token_root(run) : Number(0));
+        run_rows(run, args_.over_token ? token_root(run) : Number(1));
       }
       if (args_.appends()) append_values<T>(args_, block.batch, block.first + t);
     }
@@ -231,6 +237,8 @@ class WholeRows {
     run.cosine = angles_.cosine();
     run.sine = angles_.sine();
     run.factor = factors_[tensor].of_head(0);
+    run.query = tensor == 0 && args_.query_scale ? queries_ : nullptr;
+    run.query_step = along_tokens ? 1 : 0;
     run.stream_out = streams && x.in != x.out && in_lines(x.out, out.batch | out.token | out.head);
     run.stream_slots = streams && cached &&
                        in_lines(args_.keys.data, args_.keys.row_stride | args_.keys.slot_stride |
@@ -274,6 +282,7 @@ class WholeRows {
     run.in += t * x.in_strides.token;
     if (run.out != nullptr) run.out += t * x.out_strides.token;
     if (run.place != nullptr) run.place += t;
+    if (run.query != nullptr) run.query += t;
     run.first_token += t;
     run.cosine += t * per_token;
     run.sine += t * per_token;
@@ -295,11 +304,17 @@ class WholeRows {
     const Run run = given;  // and the row: copies, since what is written might be members of them
     const Row row = row_;
     Number roots[kRowsTogether];
-    const bool sums_here = kNorm && !args_.over_token;
-    if (!sums_here) std::fill(roots, roots + kRowsTogether, given_root);
+    const bool sums_here = kMultiplies && args_.norm && !args_.over_token;
     for (int64_t i = 0; i < run.count; i += kRowsTogether) {
       const int64_t end = std::min(i + kRowsTogether, run.count);
-      if (sums_here) find_roots(run, row, i, end, roots);
+      if (sums_here) {
+        find_roots(run, row, i, end, roots);
+      } else {
+        std::fill(roots, roots + kRowsTogether, given_root);
+      }
+      if (kMultiplies && run.query != nullptr) {
+        for (int64_t j = i; j < end; ++j) roots[j - i] *= run.query[j * run.query_step];
+      }
       int64_t j = i;
       for (; run.tensor == 1 && keys_have_eight_bits() && j < end; ++j) {
         request(run, j);
@@ -393,7 +408,8 @@ class WholeRows {
   std::vector<Number> numbers_;
   std::vector<T> staged_;
   T* stage_ = nullptr;
-  T* places_[kMaxBlockTokens];  // in the cache of keys, of the block's tokens; null: nowhere
+  T* places_[kMaxBlockTokens];       // in the cache of keys, of the block's tokens; null: nowhere
+  Number queries_[kMaxBlockTokens];  // factors of queries, of the block's tokens
   typename Row::Angles angles_;
 };
 
@@ -421,8 +437,10 @@ class AnyRows {
           eight_bits ? CachePlace<T>() : CachePlace<T>(args_, args_.keys, batch, token);
       for (int i = 0; i < rotary.tensor_count; ++i) {
         const RotaryTensor& x = rotary.tensors[i];
-        Number token_root = 0;
-        if (args_.norm && args_.over_token) {
+        const Number query = i == 0 ? args_.template query_factor<Number>(batch, token) : Number(1);
+        const bool multiplies = args_.norm || (i == 0 && args_.query_scale);
+        Number token_root = 1;
+        if (args_.over_token) {
           Number sum = 0;
           for (int64_t head = 0; head < x.heads; ++head) {
             read(x, batch, token, head);
@@ -432,8 +450,9 @@ class AnyRows {
         }
         for (int64_t head = 0; head < x.heads; ++head) {
           read(x, batch, token, head);
-          if (args_.norm) {
-            scale(i, head, args_.over_token ? token_root : root(square_sum(), rotary.head_dim));
+          if (multiplies) {
+            const bool sums_here = args_.norm && !args_.over_token;
+            scale(i, head, query * (sums_here ? root(square_sum(), rotary.head_dim) : token_root));
           }
           if (args_.norm_first || !args_.norm) rotation_.template turn<false>(row_, head);
           row_.round_to_row(rounded_.data());
@@ -489,7 +508,7 @@ class AnyRows {
 
 template <typename T, bool kInterleaved, Rounding kRounding>
 HWY_ATTR void run_whole(const NormRotaryArgs& args, int64_t begin, int64_t end) {
-  if (args.norm) {
+  if (args.multiplies()) {
     WholeRows<T, kInterleaved, kRounding, true> rows(args);
     rows.run(begin, end);
   } else {

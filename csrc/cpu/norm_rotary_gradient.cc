@@ -5,6 +5,8 @@
 //
 //   dx = r (u - x r^2 mean(u x)), turned back where the norm was last;   dw = sum of h x r
 //
+// Of queries with a factor of their positions, g times that factor stands for g.
+//
 // r is computed again: x alone was kept. A piece is some tokens with all their heads. Its sums of
 // dw are float32 for 32 tokens, then float64; neither pieces nor the order of a sum depends on who
 // does them.
@@ -95,6 +97,7 @@ class WholeRowsGradient {
     const int64_t at = t * static_cast<int64_t>(angles_.numbers());
     const Number* const cosine = angles_.cosine() + at;
     const Number* const sine = angles_.sine() + at;
+    query_ = forward_.template query_factor<Number>(batch, token);
     for (int i = 0; i < 2; ++i) {
       const RotaryTensor& tensor = forward_.rotary.tensors[i];
       const HeadStrides& strides = args_.grad_strides[i];
@@ -132,7 +135,7 @@ class WholeRowsGradient {
         prefetch_later(g_row + kGradientTokensAhead * g_strides.token + at);
       }
       Number* const h = h_.data() + row * dims_;
-      turn_back(g_row, h, cosine, sine);
+      turn_back(g_row, h, cosine, sine, tensor == 0 ? query_ : Number(1));
       sum(x_row, h, factors_[tensor].of_head(head + row), squares[j], products[j]);
     }
     Number roots[kRows], pulls[kRows];
@@ -156,22 +159,28 @@ class WholeRowsGradient {
     return sums_[tensor].data() + (forward_.weights[tensor].heads == 1 ? 0 : head) * dims_;
   }
 
-  // Numbers in chunks.
+  // Numbers in chunks; `query`: what g is multiplied by.
   HWY_ATTR HWY_INLINE void turn_back(const T* g, Number* h, const Number* cosine,
-                                     const Number* sine) const {
+                                     const Number* sine, Number query) const {
     const D d;
+    const V factor = hn::Set(d, query);
+    const auto load_scaled = [&](const T* from, V& x0, V& x1) POSENC_INLINED {
+      load_chunk(d, from, x0, x1);
+      x0 = hn::Mul(x0, factor);
+      x1 = hn::Mul(x1, factor);
+    };
     const int64_t start = back_.start, end = start + 2 * back_.pairs, half = back_.half_block;
     for (int64_t dim = 0; dim < dims_; dim += kChunk) {
       if (dim == start) dim = end;
       if (dim >= dims_) break;
       V x0, x1;
-      load_chunk(d, g + dim, x0, x1);
+      load_scaled(g + dim, x0, x1);
       keep(x0, x1, h + dim);
     }
     if constexpr (kInterleaved) {
       for (int64_t dim = start; dim < end; dim += kChunk) {
         V x0, x1;
-        load_chunk(d, g + dim, x0, x1);
+        load_scaled(g + dim, x0, x1);
         Row::turn_chunk(x0, x1, cosine, sine);
         keep(x0, x1, h + dim);
         cosine += Row::kAnglesOfChunk;
@@ -180,8 +189,8 @@ class WholeRowsGradient {
     } else {
       for (int64_t dim = start; dim < start + half; dim += kChunk) {
         V a0, a1, b0, b1;
-        load_chunk(d, g + dim, a0, a1);
-        load_chunk(d, g + dim + half, b0, b1);
+        load_scaled(g + dim, a0, a1);
+        load_scaled(g + dim + half, b0, b1);
         Row::turn_chunks(a0, a1, b0, b1, cosine, sine);
         keep(a0, a1, h + dim);
         keep(b0, b1, h + dim + half);
@@ -278,6 +287,7 @@ class WholeRowsGradient {
   const NormFactors<Number> factors_[2];
   std::vector<Number> h_;
   std::vector<Number> sums_[2];
+  Number query_ = 1;  // the factor of the token's queries
   typename Row::Angles angles_;
 };
 
@@ -324,6 +334,7 @@ class NormRotaryGradient {
     const RotaryArgs& rotary = forward_.rotary;
     const int64_t batch = row / rotary.tokens, token = row % rotary.tokens;
     rotation_.go_to(batch, token);
+    query_ = forward_.template query_factor<Number>(batch, token);
     for (int i = 0; i < rotary.tensor_count; ++i) {
       const RotaryTensor& x = rotary.tensors[i];
       Number squares = 0, products = 0;
@@ -367,6 +378,7 @@ class NormRotaryGradient {
     h_.template read<T>(
         static_cast<const T*>(args_.grads[tensor]) + place_of(strides, batch, token, head),
         strides.dim);
+    if (tensor == 0 && forward_.query_scale) h_.multiply(query_);
     if (forward_.norm_first) {
       rotation_.template turn<true>(h_, head);
     } else {
@@ -416,6 +428,7 @@ class NormRotaryGradient {
   const NormRotaryArgs& forward_;
   const int64_t dims_;
   BufferRotation<T> rotation_;
+  Number query_ = 1;  // the factor of the token's queries
   RowBuffer<Number> x_, h_, u_;
   std::vector<T> rounded_;
   std::vector<Number> factors_[2], sums_[2];  // rows of padded() Numbers

@@ -33,7 +33,7 @@ class NormFactors {
   // even_odd: of each chunk the even ones first, as load_chunk has them. With one head for all the
   // stride is 0.
   HWY_ATTR NormFactors(const NormRotaryArgs& args, int tensor, int64_t chunk, bool even_odd) {
-    if (!args.norm) return;
+    if (!args.multiplies()) return;
     const NormWeight& weight = args.weights[tensor];
     const int64_t dims = args.rotary.head_dim;
     if (weight.data == nullptr) {
@@ -72,7 +72,7 @@ class NormFactors {
 };
 
 // Of neighboring dims, whole chunks of them before, in and after the rotated slice.
-template <typename T, bool kInterleaved, Rounding kRounding, bool kNorm>
+template <typename T, bool kInterleaved, Rounding kRounding, bool kMultiplies>
 class WholeRow {
   using Row = std::conditional_t<kInterleaved, InterleavedRow<T>, HalfRow<T>>;
   using D = RealTag<T>;
@@ -183,14 +183,14 @@ class WholeRow {
   struct Factors {
     V first, second;
     explicit HWY_INLINE Factors([[maybe_unused]] const Number* factor) {
-      if constexpr (kNorm) {
+      if constexpr (kMultiplies) {
         const D d;
         first = hn::LoadU(d, factor);
         second = hn::LoadU(d, factor + hn::Lanes(d));
       }
     }
     HWY_INLINE void scale(V& x0, V& x1, V root) const {
-      if constexpr (kNorm) {
+      if constexpr (kMultiplies) {
         x0 = hn::Mul(hn::Mul(x0, root), first);
         x1 = hn::Mul(hn::Mul(x1, root), second);
       }
@@ -200,7 +200,7 @@ class WholeRow {
   template <Store kStore, int kCount, typename To>
   static HWY_INLINE void copy(const Rows<kCount, To>& rows, int64_t dim, const Number* factor) {
     const D d;
-    if constexpr (kNorm || !std::is_same_v<To, T>) {
+    if constexpr (kMultiplies || !std::is_same_v<To, T>) {
       const Factors factors(factor + dim);
       unrolled<kCount>([&](auto j) POSENC_INLINED {
         V x0, x1;
@@ -298,6 +298,14 @@ class RowBuffer {
     const D d;
     for (int64_t dim = 0; dim < dims_; dim += lanes(d)) {
       store<Store::kOrdinary>(hn::LoadU(d, data() + dim), d, to + dim);
+    }
+  }
+
+  HWY_ATTR void multiply(Number by) {
+    const D d;
+    const auto factor = hn::Set(d, by);
+    for (int64_t dim = 0; dim < padded_; dim += lanes(d)) {
+      hn::StoreU(hn::Mul(hn::LoadU(d, data() + dim), factor), d, data() + dim);
     }
   }
 

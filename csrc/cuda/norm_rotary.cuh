@@ -8,7 +8,8 @@
 //             core/norm_rotary.h, and the first step of all is within the lane
 //
 //   1. a head -> shared memory, as float32 (float64); its 32 sums beside it
-//   2. every lane adds the 32 sums, in the order of the CPU: r; x r w, in place
+//   2. every lane adds the 32 sums, in the order of the CPU: r, of a query times the factor of its
+//      token; x r w, in place
 //   3. pairs are turned in shared memory, whatever their partners are; a lane has both of a pair
 //   4. rounded, and written: out, a cache, or both
 //   5. values -> their slots; into a cache of 8 bits by heads too, a warp for each
@@ -57,7 +58,7 @@ class NormRotaryBlock {
   using Number = Real<T>;
 
   // Of a block: frequencies, angles of its tokens; `rows` heads and `sums` numbers beside for each
-  // warp.
+  // warp; and factors of queries of its tokens.
   static size_t shared_bytes(const NormRotaryArgs& args, const NormRotaryPlan& plan, int rows,
                              int sums) {
     const size_t pairs = static_cast<size_t>(args.rotary.pairs);
@@ -66,7 +67,8 @@ class NormRotaryBlock {
                               : pairs * (static_cast<size_t>(terms(args)) * sizeof(Turns) +
                                          2 * sizeof(Number) * static_cast<size_t>(plan.tokens));
     const size_t numbers = static_cast<size_t>(rows * plan.row_numbers + sums);
-    return angles + static_cast<size_t>(plan.threads_y) * numbers * sizeof(Number);
+    const size_t factors = args.query_scale ? static_cast<size_t>(plan.tokens) : 0;
+    return angles + (static_cast<size_t>(plan.threads_y) * numbers + factors) * sizeof(Number);
   }
 
   static POSENC_HD int64_t terms(const NormRotaryArgs& args) {
@@ -87,8 +89,9 @@ class NormRotaryBlock {
     }
   }
 
-  // Of `count` tokens from a row of batch and tokens on.
+  // Of `count` tokens from a row of batch and tokens on; and the factors of their queries.
   POSENC_HD void angles(int64_t first_row, int count) const {
+    if (args_.query_scale) keep_query_factors(first_row, count);
     if (plan_.own_angles) return;
     const int64_t pairs = rotary_.pairs;
     for (int64_t i = thread(); i < count * pairs; i += plan_.threads()) {
@@ -129,6 +132,34 @@ class NormRotaryBlock {
                             : sines() + plan_.tokens * rotary_.pairs;
   }
 
+  // At the end, behind what else a thread has there.
+  POSENC_HD Number* query_factors() const {
+    return reinterpret_cast<Number*>(shared_ + plan_.shared_bytes) - plan_.tokens;
+  }
+  POSENC_HD void keep_query_factors(int64_t first_row, int count) const {
+    for (int token = thread(); token < count; token += plan_.threads()) {
+      const int64_t row = first_row + token, batch = divide(row, rotary_.tokens);
+      if (row >= rotary_.rows()) continue;
+      query_factors()[token] = query_factor(batch, row - batch * rotary_.tokens);
+    }
+  }
+  // Of a token whose queries have one.
+  POSENC_HD Number query_factor(int64_t batch, int64_t token) const {
+#if defined(__CUDA_ARCH__)
+    return static_cast<Number>(
+        called_query_factor(args_.query_scale, rotary_.positions, position_at(batch, token)));
+#else
+    return args_.template query_factor<Number>(batch, token);
+#endif
+  }
+#if defined(__CUDACC__)
+  // Logarithms in float64 take many registers and instructions, which are not inlined.
+  static __noinline__ POSENC_HD double called_query_factor(QueryScale scale, Positions positions,
+                                                           int64_t at) {
+    return scale.at(positions.number_at<double>(at));
+  }
+#endif
+
   // A head of a token: which tensor's, and where.
   struct Head {
     int tensor;
@@ -146,6 +177,8 @@ class NormRotaryBlock {
             row,          local_token,
             there};
   }
+
+  POSENC_HD bool has_factor(const Head& at) const { return args_.query_scale && at.tensor == 0; }
 
   static POSENC_HD int64_t place(const HeadStrides& strides, const Head& at) {
     return at.batch * strides.batch + at.token * strides.token + at.head * strides.head;
@@ -318,9 +351,10 @@ class NormRotaryBlock {
            rotary_.inv_freq.axes == 0;
   }
   POSENC_HD Position position_of(int64_t batch, int64_t token, int64_t axis) const {
-    return rotary_.positions.at(batch * rotary_.position_batch_stride +
-                                token * rotary_.position_token_stride +
-                                axis * rotary_.positions.axis_stride);
+    return rotary_.positions.at(position_at(batch, token) + axis * rotary_.positions.axis_stride);
+  }
+  POSENC_HD int64_t position_at(int64_t batch, int64_t token) const {
+    return batch * rotary_.position_batch_stride + token * rotary_.position_token_stride;
   }
 
   POSENC_HD SinCos<Number> multiplied(SinCos<Number> angle) const {
@@ -403,9 +437,12 @@ class NormRotaryThread : public NormRotaryBlock<T, kVector> {
   }
 
   POSENC_HD void scale() const {
-    if (!args_.norm || !at_.there) return;
-    Number r;
-    if (args_.over_token) {
+    const bool has_factor = Block::has_factor(at_);
+    if (!(args_.norm || has_factor) || !at_.there) return;
+    Number r = 1;
+    if (!args_.norm) {
+      // The factor alone.
+    } else if (args_.over_token) {
       const int64_t heads = rotary_.tensors[at_.tensor].heads;
       const Number* const sums = head_sums() + at_.tensor * rotary_.tensors[0].heads;
       Number sum = 0;
@@ -414,6 +451,7 @@ class NormRotaryThread : public NormRotaryBlock<T, kVector> {
     } else {
       r = Block::inverse_root(Block::tree_sum(lane_sums()), rotary_.head_dim);
     }
+    if (has_factor) r = r * Block::query_factors()[at_.local_token];
     Number* const row = row_numbers();
     const bool round_first = args_.rounded_before_weight[at_.tensor];
     Block::for_own_dims([&](int dim, int count) {

@@ -16,9 +16,10 @@ __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocksPerProcessor)
   for_each_piece(parameters.plan, [&](int64_t x, int64_t y) {
     thread.begin(x, y);
     thread.frequencies();
+    __syncthreads();
     for (int64_t round = 0; round < thread.rounds(); ++round) {
-      __syncthreads();
       thread.angles(round);
+      if (thread.scales_queries()) __syncthreads();  // factors are there when g is read
       for (int token = 0; token < thread.tokens(); ++token) {
         thread.read(round, token);
         __syncthreads();

@@ -8,6 +8,9 @@
 // A warp adds dw up over its tokens, in float32, in shared memory; pieces are added in float64 by
 // ColumnSumsThread, in their order. No atomics: the same bits every time. Where the mean is over a
 // token, a first launch leaves the sums of every head in the workspace.
+//
+// Of queries that the forward call multiplied by factors of their tokens, g times the factor stands
+// for g.
 #pragma once
 
 #include "cuda/norm_rotary.cuh"
@@ -58,6 +61,7 @@ class NormGradientThread : public NormRotaryBlock<T, kVector> {
 
   POSENC_HD int64_t rounds() const { return rounds_; }
   POSENC_HD int tokens() const { return plan_.tokens; }
+  POSENC_HD bool scales_queries() const { return static_cast<bool>(args_.query_scale); }
   POSENC_HD bool turns_x() const { return !args_.norm_first; }
   POSENC_HD bool sums_only() const { return sums_only_; }
 
@@ -74,6 +78,11 @@ class NormGradientThread : public NormRotaryBlock<T, kVector> {
                     x_row());
     Block::read_row(static_cast<const T*>(gradient_.grads[at_.tensor]) + Block::place(strides, at_),
                     strides.dim, h_row());
+    if (!Block::has_factor(at_)) return;
+    const Number factor = Block::query_factors()[at_.local_token];
+    Block::for_own_dims([&](int dim, int count) {
+      for (int i = 0; i < count; ++i) h_row()[dim + i] = h_row()[dim + i] * factor;
+    });
   }
 
   POSENC_HD void turn() const {

@@ -18,7 +18,8 @@
 //      shared memory, for which no registers are held
 //   3. the sum of the squares: within the lane, then across lanes, in the order of
 //      core/norm_rotary.h. Addition commutes: all lanes of a head end with the same bits
-//   4. x r w; pairs are turned; rounded, written: out, a cache, or both
+//   4. x r w, of queries times the factor of their token; pairs are turned; rounded, written: out,
+//      a cache, or both
 //
 // Once a block has begun, nothing waits for another warp.
 #pragma once
@@ -155,6 +156,7 @@ class NormRotaryWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, kI
 
   POSENC_HD void write() {
     if (left_ <= 0) return;
+    if (args_.query_scale) scale_roots();
     if (here_.tensor == 2) {
       write_values();
     } else if (as_written_ || args_.rounded_before_weight[here_.tensor]) {
@@ -323,6 +325,13 @@ class NormRotaryWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, kI
     }
   }
 
+  // Without a norm the roots of the step before are still there.
+  POSENC_HD void scale_roots() {
+    const Number factor = here_.tensor == 0 ? *Warp::query_factor() : Number(1);
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) roots_[i] = args_.norm ? roots_[i] * factor : factor;
+  }
+
   // Bit for bit.
   POSENC_HD void write_values() const {
     if (key_ == nullptr) return;
@@ -358,13 +367,14 @@ class NormRotaryWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, kI
 #pragma unroll
       for (int word = kTurnedWords; word < kWords; ++word) {
         Packet<T, kVector> one = unpack<T, kVector>(words_[i][word]);
-        if (args_.norm) scale_word<kRounds>(roots_[i], words_[i][word], word, one);
+        if (args_.multiplies()) scale_word<kRounds>(roots_[i], words_[i][word], word, one);
         put(one, word);
       }
     }
   }
 
-  // Some numbers of a word, scaled: roots and weights are 1 where there is no norm.
+  // Some numbers of a word, scaled: weights are 1 where there is no norm, and roots without a
+  // factor.
   template <bool kRounds>
   POSENC_HD void take(const WordOf<T, kVector>& word, int first, Number r, int at,
                       Number (&x)[kNumbers]) const {

@@ -36,8 +36,9 @@ class NormRotaryWarp : public NormRotaryBlock<T, 2> {
   static constexpr int kSums = kVector / 2;  // partial sums of a lane
   static_assert(kWords * kUnit == kDims && kTurnedWords * kUnit == 2 * kPairs);
 
-  // In shared memory: cosines and sines of a token; weights of q and of k; frequencies in turns.
-  static constexpr int kAngles = 2 * kPairs, kWeights = 2 * kDims;
+  // In shared memory: cosines and sines of a token, and the factor of its queries in a word of 16
+  // bytes; weights of q and of k; frequencies in turns.
+  static constexpr int kAngles = 2 * kPairs + 4, kWeights = 2 * kDims;
   static POSENC_HD size_t turns_bytes(const NormRotaryArgs& args) {
     return static_cast<size_t>(Block::terms(args)) * kPairs * sizeof(Turns);
   }
@@ -51,6 +52,8 @@ class NormRotaryWarp : public NormRotaryBlock<T, 2> {
 
   POSENC_HD Number* cosines() const { return reinterpret_cast<Number*>(Block::shared_); }
   POSENC_HD Number* sines() const { return cosines() + kPairs; }
+  // Only there where queries have factors.
+  POSENC_HD Number* query_factor() const { return cosines() + 2 * kPairs; }
   POSENC_HD Number* weights(int tensor) const { return weights_ + tensor * kDims; }
 
   // First dim of the lane in each kUnit.
@@ -65,8 +68,9 @@ class NormRotaryWarp : public NormRotaryBlock<T, 2> {
     }
   }
 
-  // Every lane computes some of the angles of a token, for all of the warp.
+  // Every lane computes some of the angles of a token, for all of the warp; one of them the factor.
   POSENC_HD void keep_angles(int64_t batch, int64_t token, const Turns* turns) const {
+    if (args_.query_scale && x_ == 0) *query_factor() = Block::query_factor(batch, token);
     const bool one_position = Block::has_one_position();
     const Position position = one_position ? Block::position_of(batch, token, 0) : Position{0, 0};
 #pragma unroll 1

@@ -144,6 +144,10 @@ class NormGradientWarpThread : public NormRotaryWarp<T, kVector, kDims, kPairs, 
   // h in the place of g; of x x, and of u x.
   POSENC_HD void sum() {
     for_each_number([&](int word, int j) { h_[word][j] = real_of<T, kVector>(g_words_[word], j); });
+    if (args_.query_scale && tensor_ == 0) {
+      const Number factor = *shared_address("sum", Warp::query_factor());
+      for_each_number([&](int word, int j) { h_[word][j] = h_[word][j] * factor; });
+    }
     Warp::for_turned_words([&](int word, int partner, int pair) {
       constexpr int kTurned = kInterleaved ? kVector / 2 : kVector;
       constexpr int kAtOnce = kTurned < 4 ? kTurned : 4;

@@ -26,6 +26,7 @@ from posenc_native.core.calls.descriptions import (
     learned_in,
 )
 from posenc_native.core.calls.errors import blame, fault_of
+from posenc_native.core.calls.norms import Norm
 from posenc_native.core.calls.pairs import (
     FIRST,
     as_operands,
@@ -43,8 +44,9 @@ from posenc_native.core.calls.rotation import Rotation, by_tables
 from posenc_native.core.calls.suggestions.hints import hint_at
 
 from . import late
-from .plain.query_scale import scaled_queries
-from .verbs import APPLY_ROTARY, Outs, RotaryVerb
+from .plain.query_scale import of_norm
+from .scaled_queries import scaled_queries
+from .verbs import APPLY_ROTARY, NORM_ROTARY_QK, Outs, RotaryVerb
 
 
 class Call(NamedTuple):
@@ -87,33 +89,68 @@ def to_of(outs: Outs, inputs: tuple[Any, ...]) -> Any:
 
 def run(call: Call, contiguous: bool = False) -> Any:
     """The results of a call from the engine for its inputs; contiguous: copy inputs to C order."""
-    results = _rotated(call, contiguous)
-    rope = description_in(call.rotation.inv_freq)
-    values = getattr(rope, "query_scale", None)
-    if values is None or len(call.inputs) == 1 or results[0] is None:
-        return results
-    layout = call.rotation.layout or rope.layout
-    scaled = scaled_queries(
-        call.verb.name, values, results[0], call.rotation.positions, layout, call.outs is None
-    )
-    return (scaled, *results[1:])
-
-
-def _rotated(call: Call, contiguous: bool) -> Any:
-    """The results without the factor of queries."""
-    verb, inputs, rotation, outs, *of_norm = call  # unpacked: _replace takes a microsecond
-    function = verb.name
+    verb, inputs, rotation, outs = call[:4]
     if outs is None and not contiguous and not call.norm and late.operations_on(inputs[0]):
         results = late.torch_operations().at_door.rotate(verb, inputs, rotation)
         if results is not NotImplemented:
             return results
+    rope = description_in(rotation.inv_freq)
+    values = getattr(rope, "query_scale", None)
+    if values is None or len(inputs) == 1 or inputs[0] is None:
+        return _rotated(call, contiguous)
+    layout = rotation.layout or rope.layout
+    if _scales_in_its_pass(call, rope, layout):
+        norm = Norm(*call.norm) if call.norm else Norm(norm=False)
+        scaled = call._replace(
+            verb=verb if call.norm else NORM_ROTARY_QK,
+            compute=call.compute or (None,),
+            norm=norm._replace(**of_norm(values)),
+        )
+        try:
+            return _rotated(scaled, contiguous)
+        except (ValueError, TypeError) as error:
+            blame(error, function=verb.name)
+            raise
+    results = _rotated(call, contiguous)
+    q = scaled_queries(verb.name, values, results[0], rotation.positions, layout, outs is None)
+    return (q, *results[1:])
+
+
+def _scales_in_its_pass(call: Call, rope: Any, layout: str) -> bool:
+    """Whether kernels of a norm multiply queries by their factors.
+
+    Other calls multiply the results: rows with scalings of their own, layouts with g, separate
+    positions of k, rounding as written, learned frequencies.
+    """
+    rotation = call.rotation
+    if hasattr(rope, "rotation_of_rows") or type(rotation.positions) is tuple or "g" in layout:
+        return False
+    if call.norm:
+        return call.compute[0] != "as_written"
+    if rotation.out_pairing != "same":
+        return False
+    if not arguments.is_tensor(call.inputs[0]):
+        return True
+    late.torch_operations()
+    from .following import needs_grad, transformed
+
+    if transformed() or (call.outs is not None and needs_grad(*call.inputs)):
+        return False
+    angles = learned_in(rotation.inv_freq), rotation.positions
+    return not needs_grad(*[x for x in angles if arguments.is_tensor(x)])
+
+
+def _rotated(call: Call, contiguous: bool) -> Any:
+    """The results of the options that are arguments of the engines."""
+    verb, inputs, rotation, outs, *normed = call  # unpacked: _replace takes a microsecond
+    function = verb.name
     try:
         rope = description_in(rotation.inv_freq)
         if hasattr(rope, "rotation_of_rows"):  # encodings/rotary/rows.py: tables stand for it
             rotation = rope.rotation_of_rows(function, verb.rotated, inputs, rotation)
             if call.compute:
                 tables = rotation.inv_freq._replace(compute=call.compute[0] or "float32")
-                rotation, of_norm[0] = rotation._replace(inv_freq=tables), (None,)
+                rotation, normed[0] = rotation._replace(inv_freq=tables), (None,)
         elif rope is not None:
             rotation = _described(verb, inputs, rotation, rope)
         elif by_tables(rotation):
@@ -126,12 +163,12 @@ def _rotated(call: Call, contiguous: bool) -> Any:
             )
         if len(inputs) > 1 and (inputs[0] is None or inputs[1] is None):
             alone = _normed_alone if call.norm else _alone
-            return alone(Call(verb, inputs, rotation, outs, *of_norm))
+            return alone(Call(verb, inputs, rotation, outs, *normed))
         # len: torch.compile cannot follow bool of a named tuple (torch 2.11).
         rotation = _expanded(function, inputs, rotation, len(call.norm) > 0)
         if late.operations_on(inputs[0]) is not None:
-            return verb.tensors(inputs, rotation, outs, *of_norm)
-        converted = _as_arrays(Call(verb, inputs, rotation, outs, *of_norm))
+            return verb.tensors(inputs, rotation, outs, *normed)
+        converted = _as_arrays(Call(verb, inputs, rotation, outs, *normed))
         rotation = converted.rotation
         results = verb.arrays(*converted.arguments())
         if outs is None:

@@ -346,10 +346,24 @@ WARP_SHAPES = [
 ]  # fmt: skip
 
 
+# Queries multiplied by a factor of their positions.
+QUERIES_SCALED = [
+    Norm(query_scale="llama4", query_beta=0.25, query_length=1000.0, query_shift=1.0),
+    Norm(norm=False, query_scale="logn", query_length=30.0),
+]
+
+
+def factors_of(norm: Norm, positions: np.ndarray, layout: str) -> np.ndarray:
+    """Of llama4, with the axes of q."""
+    steps = np.floor((positions + norm.query_shift) / norm.query_length).clip(0)
+    factors = 1 + norm.query_beta * np.log1p(steps)
+    return factors[:, :, None, None] if layout == "bshd" else factors[:, None, :, None]
+
+
 @pairwise(
     shape=WARP_SHAPES, dtype=["float16", "bfloat16", "float32"], layout=["bshd", "bhsd"],
     heads=[(1, 1), (3, 0), (8, 2), (32, 8), (33, 5)], tokens=[1, 7, 8, 61],
-    norm=[Norm(), Norm(norm=False), Norm(weight_offset=1.0, eps=1e-3)],
+    norm=[Norm(), Norm(norm=False), Norm(weight_offset=1.0, eps=1e-3), *QUERIES_SCALED],
     weights=[None, "float32", "bfloat16"], seed=[0, 5], multiprocessors=[1, 132],
 )  # fmt: skip
 def test_norm_and_rotation_by_warps(
@@ -377,9 +391,10 @@ def test_norm_and_rotation_by_warps(
     )
     cos, sin = NATIVE.rotary_tables(positions, frequencies(pairs), None, 1.0, np.dtype(np.float32))
     tables = turned_by(cos, sin, layout, pairing, compute="as_written")
-    if norm.norm:
-        for inplace in (False, True):
-            assert_agree("norm_rotary_qk", q, k, *rotation, "float32", *norm, inplace)
+    scales = norm.query_scale != "none"
+    for inplace in (False, True) if norm.norm or scales else ():
+        assert_agree("norm_rotary_qk", q, k, *rotation, "float32", *norm, inplace)
+    if norm.norm and not scales:
         assert_agree("norm_rotary_qk", q, k, *tables, None, *norm, False)
     slots = np.random.default_rng(3).permutation(tokens + 3)[:tokens]
     slots[tokens // 2] = -1
@@ -400,9 +415,9 @@ def test_norm_and_rotation_by_warps(
 @pairwise(
     shape=WARP_SHAPES, dtype=["float16", "bfloat16", "float32"], layout=["bshd", "bhsd"],
     heads=[(1, 1), (3, 2), (8, 2), (33, 5)], tokens=[1, 7, 61, 5000],
-    weights=[None, "float32", "bfloat16"], seed=[0, 5],
+    weights=[None, "float32", "bfloat16"], seed=[0, 5], scaled=[False, True],
 )  # fmt: skip
-def test_gradients_by_warps(as_before, shape, dtype, layout, heads, tokens, weights, seed):
+def test_gradients_by_warps(as_before, shape, dtype, layout, heads, tokens, weights, seed, scaled):
     """The bits of dx; sums for the weights, of which every warp has some in float32."""
     dim, pairs, pairing = shape
     if tokens == 5000:
@@ -415,7 +430,7 @@ def test_gradients_by_warps(as_before, shape, dtype, layout, heads, tokens, weig
         array[...] = np.random.default_rng(at).standard_normal(sizes).astype(array.dtype)
         array[:, :1] = 0  # sums of zeros have a sign
         tensors.append(array)
-    norm = Norm(weight_offset=0.5)
+    norm = (QUERIES_SCALED[0] if scaled else Norm())._replace(weight_offset=0.5)
     if weights is not None:
         norm = norm._replace(q_weight=numbers(weights, dim), k_weight=numbers(weights, dim)[::-1])
     positions = np.arange(2 * tokens).reshape(2, tokens) * 1001 - 5
@@ -434,6 +449,8 @@ def test_gradients_by_warps(as_before, shape, dtype, layout, heads, tokens, weig
             continue
         # Cauchy and Schwarz for the sum of |h x r|; a pair of h has the length of g's, halved.
         normed = x / np.sqrt((x**2).mean(-1, keepdims=True) + norm.eps)
+        if scaled and tensor == 0:
+            g = g * factors_of(norm, positions, layout)
         of_h, of_x = ((v**2).sum((0, 1, 2)).max() for v in (g, normed))
         most = np.sqrt(0.5 * of_h * of_x)
         additions = (2 * tokens // (256 * 8) + 1) * heads[tensor] + 5

@@ -281,7 +281,7 @@ class RememberedRotation final : public BoundCall {
   py::object operator()(PyObject* const* arguments, size_t count) override {
     if (count != 6) throw py::type_error("expected q, k, positions, layout, inverse and inplace");
     if (arguments[0] == Py_None || arguments[1] == Py_None || arguments[2] == Py_None ||
-        !description_.axis_map.is_none()) {
+        !description_.axis_map.is_none() || description_.scales_queries()) {
       return not_mine();
     }
     if (const std::shared_ptr<Bound> bound = std::atomic_load(&bound_)) {
@@ -347,11 +347,11 @@ class RememberedRotation final : public BoundCall {
 // What a Rotary keeps: its description, and calls of it like recent ones.
 py::object describe_rotation(py::handle inv_freq, py::handle axis_map, py::handle pairing,
                              py::handle start, py::handle scale, py::handle layout,
-                             py::handle head_dim) {
+                             py::handle head_dim, py::handle query_scale) {
   const auto kept = [](py::handle object) { return py::reinterpret_borrow<py::object>(object); };
   return bound(std::make_unique<RememberedRotation>(
       Description{kept(inv_freq), kept(axis_map), kept(pairing), kept(start), kept(scale),
-                  kept(layout), integer("Rotary", "head_dim", head_dim)}));
+                  kept(layout), integer("Rotary", "head_dim", head_dim), kept(query_scale)}));
 }
 
 py::object bind_rotary_qk(py::handle q, py::handle k, py::handle inv_freq, py::handle layout,

@@ -17,6 +17,10 @@ class BoundCall;
 struct Description {
   py::object inv_freq, axis_map, pairing, rotary_start, scale, layout;
   int64_t head_dim = 0;  // the width of the heads that it rotates
+  // Of a norm: query_scale, query_beta, query_length, query_shift; None: queries are not scaled.
+  py::object query_scale;
+
+  bool scales_queries() const { return !query_scale.is_none(); }
 };
 
 // The type posenc_native.Rotary, once the package has brought it.

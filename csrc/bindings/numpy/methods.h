@@ -134,6 +134,11 @@ inline void add_methods(py::module_& m, PyMethodDef* methods) {
   if (PyModule_AddFunctions(m.ptr(), methods) != 0) throw py::error_already_set();
 }
 
+// q and k rotated by a Rotary that scales queries, as apply_rotary_qk with its first `count`
+// options does it; NotImplemented for calls of the general path.
+py::object scaled_rotary_qk(py::handle q, py::handle k, PyObject* const* options, size_t count,
+                            py::handle to);
+
 // The functions of each family, put into the module.
 void define_sinusoidal(py::module_& m, py::module_& door);
 void define_rotary(py::module_& m, py::module_& door);

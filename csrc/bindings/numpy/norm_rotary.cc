@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <utility>
 
 #include "bindings/numpy/arguments.h"
@@ -183,6 +184,33 @@ py::object rotary_append(py::handle q, py::handle k, py::handle v, AppendByPosit
 }
 
 }  // namespace
+
+py::object scaled_rotary_qk(py::handle q, py::handle k, PyObject* const* options, size_t count,
+                            py::handle to) {
+  const auto is_given = [&](size_t at, PyObject* unless) {
+    return at < count && options[at] != Py_None && options[at] != unless;
+  };
+  static PyObject* const same = PyUnicode_InternFromString("same");
+  if (q.is_none() || k.is_none() || is_given(kPositionsOfK, nullptr) ||
+      is_given(kStartOfK, nullptr) || is_given(kOutPairing, same)) {
+    return not_mine();
+  }
+  static PyObject* const eps = PyFloat_FromDouble(0.0);
+  static PyObject* const over = PyUnicode_InternFromString("head");
+  PyObject* arguments[NormByPositions::kArguments];
+  std::fill(std::begin(arguments), std::end(arguments), Py_None);
+  std::copy(options, options + std::min<size_t>(count, kOutPairing), arguments);
+  arguments[kOutPairing] = same;
+  arguments[kNorm] = Py_False;
+  arguments[kEps] = arguments[kWeightOffset] = eps;
+  arguments[kNormOver] = over;
+  arguments[kNormFirst] = Py_True;
+  const char* const function = "apply_rotary_qk";
+  const NormByPositions scaled{arguments, NormByPositions::kArguments};
+  return with_angles<NormByTables>(function, q, scaled, false, [&](auto angles, int64_t head_dim) {
+    return NormRotation(function, q, angles, head_dim).rotate(q, k, to);
+  });
+}
 
 void define_norm_rotary(py::module_& m, py::module_& door) {
   static PyMethodDef methods[] = {method<&norm_rotary_qk>("norm_rotary_qk"),

@@ -34,7 +34,16 @@ enum Option : size_t {
   kStartOfK,
   kOutPairing,
   kComputeOfNorm,
+  kWeightOfQ,
+  kWeightOfK,
+  kNorm,
+  kEps,
+  kNormOver,
+  kWeightOffset,
+  kNormFirst,
+  kQueryScale,  // and its three numbers
 };
+constexpr size_t kOptionsOfQueryScale = 4;
 
 // The options of a call by frequencies, made of those of a call that has a Rotary in their place.
 class DescribedArguments {
@@ -50,6 +59,12 @@ class DescribedArguments {
     fill(kScale, rotary->scale);
     fill(kAxisMapOfAngles, rotary->axis_map);
     arguments_[kInvFreq] = rotary->inv_freq.ptr();
+    for (size_t i = 0; rotary->scales_queries() && count > kQueryScale + i; ++i) {
+      if (i == kOptionsOfQueryScale) break;
+      PyObject* const value =
+          PyTuple_GET_ITEM(rotary->query_scale.ptr(), static_cast<Py_ssize_t>(i));
+      arguments_[kQueryScale + i] = value;
+    }
     if (!fit_ || !tensors::Library::get().is_tensor_elsewhere(operand)) return;
     on_device_ = rotary.on_device_of(operand.ptr());
     arguments_[kInvFreq] = PyTuple_GET_ITEM(on_device_.ptr(), 0);
@@ -226,7 +241,7 @@ class CallArguments {
       value = numpy::integer(call.function_, name, *next++);
     }
     void number(const char* name, double& value) {
-      if (is_scale(name) ? !is_given() : next == end) return;
+      if (is_optional_number(name) ? !is_given() : next == end) return;
       value = numpy::number(call.function_, name, *next++);
     }
     void boolean(const char* /*name*/, bool& value) {
@@ -240,8 +255,13 @@ class CallArguments {
       call.all_read_ = false;
       return false;
     }
-    static bool has_default(std::string_view name) { return name == "layout" || name == "compute"; }
-    static bool is_scale(std::string_view name) { return name == "scale"; }
+    static bool has_default(std::string_view name) {
+      return name == "layout" || name == "compute" || name == "query_scale";
+    }
+    static bool is_optional_number(std::string_view name) {
+      return name == "scale" || name == "query_beta" || name == "query_length" ||
+             name == "query_shift";
+    }
     bool is_given() {
       if (next == end) return false;
       if (*next != Py_None) return true;

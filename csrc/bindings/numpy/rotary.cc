@@ -238,6 +238,12 @@ py::handle operand(py::handle q, py::handle k) { return q.is_none() ? k : q; }
 py::object apply_rotary_qk(py::handle q, py::handle k, PositionOptions options, py::handle to) {
   const char* const function = "apply_rotary_qk";
   const py::handle first = operand(q, k);
+  if (is_described(options.arguments[kInvFreq])) {
+    const Described rotary(options.arguments[kInvFreq]);
+    if (rotary && rotary->scales_queries()) {
+      return scaled_rotary_qk(q, k, options.arguments, options.count, to);
+    }
+  }
   const bool two = !q.is_none() && !k.is_none();
   return with_angles<TableOptions>(
       function, first, options, two, [&](auto angles, int64_t head_dim) {

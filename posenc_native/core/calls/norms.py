@@ -43,6 +43,18 @@ class Norm(NamedTuple):
     norm_over: str = "head"
     weight_offset: float = 0.0
     norm_first: bool = True
+    # The factor of queries by position that a Rotary has (engines/plain/query_scale.py). No public
+    # function has these options.
+    query_scale: str = "none"
+    query_beta: float = 0.0
+    query_length: float = 1.0
+    query_shift: float = 0.0
+
+
+# Options of a Norm that public functions have, too.
+NORM_KEYWORDS = ("q_weight", "k_weight", "eps", "norm_over", "weight_offset", "norm_first")
+# Norm's options of queries at the door, where a Rotary has its own.
+NO_QUERY_SCALE = (None, None, None, None)
 
 
 class OwnNorm(TypedDict, total=False):

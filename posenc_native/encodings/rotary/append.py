@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from posenc_native.core.calls import arguments
 from posenc_native.core.calls.caches import scale_options
-from posenc_native.core.calls.norms import Norm
+from posenc_native.core.calls.norms import NO_QUERY_SCALE, Norm
 from posenc_native.core.calls.pairs import outputs
 from posenc_native.core.calls.rotation import Rotation
 from posenc_native.core.calls.suggestions.vocabulary import (
@@ -164,7 +164,7 @@ def rotary_append(
         return results if return_k else results[0]
     results = backend.door.rotary_append(
         q, k, v, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, *ALIKE,
-        compute, *of_norm, *cache, to,
+        compute, *of_norm, *NO_QUERY_SCALE, *cache, to,
     )  # fmt: skip
     if results is NotImplemented:
         refuse_missing(rotary_append, q, k, v, positions, inv_freq, keys, values, slots)

@@ -25,7 +25,7 @@ from posenc_native.core.calls.caches import has_eight_bits
 from posenc_native.core.calls.errors import blame, fault_of
 from posenc_native.core.calls.views import check_layout
 from posenc_native.engines.arrays import any_dtensor
-from posenc_native.engines.plain.query_scale import scaled_queries
+from posenc_native.engines.scaled_queries import scaled_queries
 
 from .append import rotary_append
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 
 import numpy.typing as npt
 
-from posenc_native.core.calls.norms import Norm
+from posenc_native.core.calls.norms import NO_QUERY_SCALE, Norm
 from posenc_native.core.calls.pairs import missing_one, outputs
 from posenc_native.core.calls.rotation import Rotation
 from posenc_native.core.calls.suggestions.vocabulary import (
@@ -181,7 +181,7 @@ def norm_rotary_qk(
         return write_eight_bits(call, (q_scale, k_scale))
     results = backend.door.norm_rotary_qk(
         q, k, positions, inv_freq, layout, pairing, rotary_start, axis_map, scale, *ALIKE, compute,
-        q_weight, k_weight, True, eps, norm_over, weight_offset, norm_first, to,
+        q_weight, k_weight, True, eps, norm_over, weight_offset, norm_first, *NO_QUERY_SCALE, to,
     )  # fmt: skip
     if results is not NotImplemented:
         return results  # type: ignore[no-any-return]

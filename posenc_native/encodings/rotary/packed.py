@@ -21,7 +21,7 @@ import numpy as np
 
 from posenc_native.core.calls import arguments
 from posenc_native.core.calls.arguments import is_tensor, wrong_value
-from posenc_native.core.calls.norms import Norm
+from posenc_native.core.calls.norms import NORM_KEYWORDS, Norm
 from posenc_native.core.calls.views import check_layout
 from posenc_native.engines import late
 from posenc_native.engines.arrays import any_dtensor
@@ -132,8 +132,7 @@ class Packed(NamedTuple):
         return apply_rotary_qk(q, k, self.positions, self.rope, layout=self.of_parts, **options)
 
     def _normed(self, q: Any, k: Any, norm: Norm, out: Any) -> Any:
-        options = norm._asdict()
-        del options["norm"]
+        options = {name: getattr(norm, name) for name in NORM_KEYWORDS}
         return norm_rotary_qk(
             q, k, self.positions, self.rope, layout=self.tokens + "hd", out=out, **options
         )
@@ -170,8 +169,7 @@ def split_qkv(
         return call.split(qkv)
     # The gradients of a norm are new tensors: writing them to the matrix takes as long as joining
     # them.
-    followed = followed or norm.norm or rope.query_scale is not None
-    if followed or (is_tensor(positions) and needs_grad(positions)):
+    if followed or norm.norm or (is_tensor(positions) and needs_grad(positions)):
         return call.composed(qkv, *weights)
     from posenc_native.engines.torch.gradients.packed import recorded
 

@@ -23,7 +23,7 @@ from posenc_native.core.documents.parts import Part
 from posenc_native.core.documents.reprs import call_arguments, written
 from posenc_native.core.frequencies.scaling import base_apart, rotary_frequencies
 from posenc_native.engines import backend, late
-from posenc_native.engines.plain.query_scale import checked_query_scale
+from posenc_native.engines.plain.query_scale import checked_query_scale, of_norm
 from posenc_native.models.config import Configuration
 from posenc_native.models.presets import rotary_preset, rotary_presets
 from posenc_native.models.unread import refuse_unread
@@ -198,11 +198,12 @@ class Rotary(Verbs):
             object.__setattr__(self, name, value)
         if late.torch_is_there():
             self._make_tensors()
-        # The fast path does not scale queries.
-        if backend.native is not None and query_scale is None and not late.is_compiling()():
+        if backend.native is not None and not late.is_compiling()():
+            scaled = None if query_scale is None else tuple(of_norm(query_scale).values())
             described = backend.native.describe_rotation(
-                inv_freq, axes, self.pairing, self.rotary_start, attention_factor, layout, head_dim
-            )
+                inv_freq, axes, self.pairing, self.rotary_start, attention_factor, layout, head_dim,
+                scaled,
+            )  # fmt: skip
             object.__setattr__(self, "_native", described)
 
     @classmethod

@@ -24,8 +24,8 @@ from posenc_native.encodings.rotary.norm import norm_rotary_qk
 from posenc_native.encodings.rotary.packed import split_qkv
 from posenc_native.engines import backend
 from posenc_native.engines.bound import BoundRotary, bound_natively
-from posenc_native.engines.plain.query_scale import query_factors
 from posenc_native.engines.rotations import Call, outs_of, run
+from posenc_native.engines.scaled_queries import query_factors
 from posenc_native.engines.verbs import APPLY_ROTARY_QK
 
 if TYPE_CHECKING:

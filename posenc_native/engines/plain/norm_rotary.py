@@ -25,6 +25,7 @@ from . import rotary
 from .eight_bits import quantized
 from .numbers import arange, cast, of, readable, rsqrt, whole, wide
 from .phases import Turns
+from .query_scale import factors_along, values_of
 
 
 def norm_rotary(
@@ -52,12 +53,17 @@ def unrounded(
         if x.dtype != q.dtype:
             wrong_type(function, name, f"the dtype of q, {q.dtype}", x.dtype)
         views[name] = _view(function, name, x, rotation)
+    factors = {"q": _query_factors(function, q, rotation, as_written, norm, views["q"]), "k": None}
     normed = {
-        name: _norm(function, f"{name}_weight", weights[name], norm, views[name], as_written)
+        name: _norm(
+            function, f"{name}_weight", weights[name], norm, views[name], as_written, factors[name]
+        )
         for name in inputs
     }
     if not as_written:
         inputs = {name: wide(x) for name, x in inputs.items()}
+    if factors["q"] is not None and not norm.norm:
+        inputs["q"] = inputs["q"] * factors["q"]
     if norm.norm and norm.norm_first:
         inputs = {name: normed[name](x) for name, x in inputs.items()}
     rotated = _rotate(function, inputs["q"], inputs["k"], rotation, as_written, turns_of)
@@ -93,10 +99,33 @@ def _rotate(
     return rotary.apply_rotary(function, (q, k), rotation, turns_of)
 
 
+def _query_factors(
+    function: str, q: Any, rotation: Rotation, as_written: bool, norm: Norm, view: RotaryView
+) -> Any:
+    """The factors of queries with the axes of q; None without."""
+    if norm.query_scale == "none":
+        return None
+    if by_tables(rotation) or rotation.axis_map is not None or rotation.inv_freq.ndim > 2:
+        expected = "'none' beside tables or several axes"
+        wrong_value(function, "query_scale", expected, repr(norm.query_scale))
+    if as_written:
+        wrong_value(function, "compute", "'float32' beside a factor of queries", "'as_written'")
+    points = rotation.positions
+    if points is None:
+        points = arange(view.tokens, q)
+    return factors_along(values_of(norm), q, points, rotation.layout)
+
+
 def _norm(
-    function: str, argument: str, weight: Any, norm: Norm, view: RotaryView, as_written: bool
+    function: str,
+    argument: str,
+    weight: Any,
+    norm: Norm,
+    view: RotaryView,
+    as_written: bool,
+    factors: Any,
 ) -> Callable[[Any], Any]:
-    """The norm of q or of k as a function, with a checked weight."""
+    """The norm of q or of k as a function, with a checked weight; factors: of queries, or None."""
     shape: tuple[int, ...] = ()
     if weight is not None:
         shape = weight_shape(function, argument, weight, norm.norm_over, view)
@@ -105,7 +134,8 @@ def _norm(
     def normed(x: Any) -> Any:
         values, count = wide(x), math.prod(x.shape[axis] for axis in axes)
         squares = (values * values).sum(axes, keepdims=True)
-        values = values * rsqrt(squares / count + norm.eps)
+        root = rsqrt(squares / count + norm.eps)
+        values = values * (root if factors is None else root * factors)
         if weight is not None:
             if as_written and weight.dtype == x.dtype and norm.weight_offset == 0:
                 values = cast(cast(values, x.dtype), values.dtype)

@@ -229,7 +229,7 @@ class _Call:
 
     def _rotated(self) -> tuple[Tensor, ...]:
         """New results. Without a norm they have the gradient of the rotation alone."""
-        if self.norm.norm:
+        if self.norm.norm or self.norm.query_scale != "none":
             return self.norm_rotary(None)
         q, k = self.inputs[:2]
         if self.as_written:

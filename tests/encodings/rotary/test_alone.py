@@ -10,6 +10,7 @@ from oracle import assert_same_bits
 from targets import CUDA_ON_HOST, NEEDS_CUDA_ON_HOST
 
 import posenc_native as pn
+from posenc_native.core.calls.norms import Norm
 from posenc_native.core.calls.rotation import Rotation
 
 B, S, D = 2, 5, 64
@@ -135,7 +136,7 @@ def test_tensors_on_a_device_without_kernels() -> None:
 def test_no_heads_on_a_gpu() -> None:
     q, k = heads(4, 0), heads(2, 1)
     rotation = Rotation(None, INV_FREQ)
-    given = (*rotation, "float32", None, None, True, 1e-6, "head", 0.0, True)
+    given = (*rotation, "float32", *Norm())
     expected = CUDA_ON_HOST.norm_rotary_qk(q, k, *given, False)
     assert_same_bits(CUDA_ON_HOST.norm_rotary_qk(q, k[:, :0], *given, False)[0], expected[0])
     assert_same_bits(CUDA_ON_HOST.norm_rotary_qk(q[:, :0], k, *given, False)[1], expected[1])

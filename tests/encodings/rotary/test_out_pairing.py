@@ -335,7 +335,8 @@ def test_functions_that_norm_have_none() -> None:
     given = {"q": x, "k": x.clone(), "inv_freq": inv_freq, "out_pairing": "interleaved"}
     plain = {"layout": "bhsd", "pairing": "half", "rotary_start": 0, "scale": 1.0, "norm": True,
              "inverse": False, "k_start": -1, "compute": "float32", "eps": 1e-6,
-             "norm_over": "head", "weight_offset": 0.0, "norm_first": True}  # fmt: skip
+             "norm_over": "head", "weight_offset": 0.0, "norm_first": True, "query_scale": "none",
+             "query_beta": 0.0, "query_length": 1.0, "query_shift": 0.0}  # fmt: skip
     names = [argument.name for argument in ops.norm_rotary_qk.default._schema.arguments]
     values = [(given | plain).get(name) for name in names]
     with pytest.raises(RuntimeError, match="out_pairing: expected that of q and k"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -127,15 +129,20 @@ def test_compiled_and_transformed():
     assert all(torch.equal(a[0], b) for a, b in zip(mapped, wanted, strict=True))
 
 
-def test_factors_of_queries():
-    x = torch.from_numpy(matrix("bhsd")).requires_grad_()
+@pytest.mark.parametrize("grouped", [False, True])
+def test_factors_of_queries(grouped):
+    """Gradients too, which are written to the matrix."""
+    x = torch.from_numpy(matrix("bhsd")).double().requires_grad_()
     scale = {"beta": 1.0, "original_max_position_embeddings": 2}
     scaled = pn.Rotary(D, rotary_dim=8, query_scale=scale)
-    ours = scaled.split_qkv(x, 3, heads=HEADS, kv_heads=GROUPS)
-    plain = ROPE.split_qkv(x, 3, heads=HEADS, kv_heads=GROUPS)
-    factors = scaled.query_factors(torch.arange(3, 8))[:, None]
-    assert torch.equal(ours[0], plain[0] * factors)
-    assert torch.equal(ours[1], plain[1])
+    ours = scaled.split_qkv(x, 3, heads=HEADS, kv_heads=GROUPS, grouped=grouped)
+    plain = ROPE.split_qkv(x, 3, heads=HEADS, kv_heads=GROUPS, grouped=grouped)
+    factors = scaled.query_factors(torch.arange(3, 8), dtype=torch.float64)[:, None]
+    wanted = plain[0] * factors, *plain[1:]
+    grads = [torch.randn_like(y) for y in ours]
+    close = functools.partial(torch.testing.assert_close, rtol=1e-13, atol=1e-13)
+    close(ours, wanted)
+    close(torch.autograd.grad(ours, x, grads), torch.autograd.grad(wanted, x, grads))
 
 
 def test_positions_that_were_overwritten_are_noticed():

@@ -7,10 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from targets import CUDA_ON_HOST, NEEDS_CUDA_ON_HOST
 
 import posenc_native as pn
 from posenc_native.checkpoints.formats import writing
 from posenc_native.checkpoints.formats.reading import read
+from posenc_native.core.calls.norms import Norm
+from posenc_native.core.calls.rotation import Rotation
+from posenc_native.engines import backend
+from posenc_native.engines.plain.query_scale import checked_query_scale, of_norm
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -42,6 +47,20 @@ def expected(positions, scale=SCALE):
     """The factors by the formula of the models, in float64."""
     steps = np.floor(np.asarray(positions, np.float64) / scale[LENGTH])
     return 1.0 + scale["beta"] * np.log1p(steps)
+
+
+def near(result, wanted):
+    """Within a few roundings of its dtype of numbers in float64."""
+    result, wanted = torch.as_tensor(result), torch.as_tensor(wanted)
+    assert wanted.dtype == torch.float64
+    atol = 8 * torch.finfo(result.dtype).eps * float(wanted.abs().max())
+    torch.testing.assert_close(result.double(), wanted, rtol=0, atol=atol)
+
+
+def in_float64(call, q, k, *rest, **options):
+    """The result for q of a call in float64, as an array."""
+    q, k = (np.asarray(x, np.float64) for x in (q, k))
+    return call(q, k, *rest, **options)[0]
 
 
 def attention_of(name: str, config: Any, layer: int) -> tuple[Any, Any]:
@@ -166,10 +185,10 @@ def test_calls(convert, name):
     positions: Any = {"counted": None, "from 30": 30}.get(name, 0)
     if positions == 0:
         positions = convert(numbers)
-    factors = expected(numbers).astype(np.float32)
+    factors = expected(numbers)
     factors = factors[:, None, :, None] if factors.ndim == 2 else factors[:, None]
-    wanted_q, wanted_k = PLAIN(q, k, positions)
-    wanted_q = wanted_q * convert(factors)
+    wanted_q = in_float64(PLAIN, q, k, numbers) * factors
+    wanted_k = PLAIN(q, k, positions)[1]
     for call in (
         lambda: ROPE(q, k, positions),
         lambda: pn.apply_rotary_qk(q, k, positions, ROPE),
@@ -178,7 +197,7 @@ def test_calls(convert, name):
         lambda: ROPE(copied(q), copied(k), positions, inplace=True),
     ):
         result_q, result_k = call()
-        assert (result_q == wanted_q).all()
+        near(result_q, wanted_q)
         assert (result_k == wanted_k).all()
     assert (ROPE.apply(q, positions) == PLAIN.apply(q, positions)).all()
 
@@ -188,55 +207,143 @@ def test_layouts(layout):
     sizes = {"b": 2, "s": 40, "t": 40, "h": 3, "g": 2, "d": 64}
     q = np.random.default_rng(0).standard_normal([sizes[a] for a in layout]).astype(np.float32)
     positions = np.arange(80).reshape(2, 40) if "b" in layout else np.arange(40)
-    rotated = PLAIN(q, q, positions, layout=layout)[0]
+    rotated = in_float64(PLAIN, q, q, positions, layout=layout)
     batch, token = layout.find("b"), max(layout.find("s"), layout.find("t"))
     shape = [40 if i == token else 2 if i == batch else 1 for i in range(len(layout))]
-    factors = expected(positions.T if batch > token else positions).astype(np.float32)
-    wanted = rotated * factors.reshape(shape)
-    assert (ROPE(q, q, positions, layout=layout)[0] == wanted).all()
+    factors = expected(positions.T if batch > token else positions)
+    near(ROPE(q, q, positions, layout=layout)[0], rotated * factors.reshape(shape))
 
 
 def test_norm_and_append_and_pairs():
     q, k = made()
     weight = np.linspace(0.5, 2, 64, dtype=np.float32)
-    factors = expected(np.arange(9, 49)).astype(np.float32)[:, None]
-    assert (ROPE.norm(q, k, 9, q_weight=weight)[0]
-            == PLAIN.norm(q, k, 9, q_weight=weight)[0] * factors).all()  # fmt: skip
+    factors = expected(np.arange(9, 49))[:, None]
+    for over, first in (("head", True), ("head", False), ("token", True), ("token", False)):
+        options: Any = {"norm_over": over, "norm_first": first, "weight_offset": 0.5}
+        options["q_weight"] = weight if over == "head" else np.tile(weight, 4)
+        normed = in_float64(PLAIN.norm, q, k, 9, **options) * factors
+        near(ROPE.norm(q, k, 9, **options)[0], normed)
+        assert (ROPE.norm(q, k, 9, **options)[1] == PLAIN.norm(q, k, 9, **options)[1]).all()
     caches = np.zeros((4, 2, 2, 64, 64), np.float32)
     slots = np.arange(40)
     out = np.empty_like(q)
     result = ROPE.append(q, k, k.copy(), 9, caches[0], caches[1], slots, out=out)
-    wanted = PLAIN.append(q, k, k.copy(), 9, caches[2], caches[3], slots)
+    PLAIN.append(q, k, k.copy(), 9, caches[2], caches[3], slots)
     assert result is out
-    assert (out == wanted * factors).all()
+    near(out, in_float64(PLAIN, q, k, 9) * factors)
     assert (caches[:2] == caches[2:]).all()
     # Of a pair of positions those of q count.
     own = np.arange(40), np.arange(1000, 1040)
-    wanted = PLAIN(q, k, own)[0] * expected(own[0]).astype(np.float32)[:, None]
-    assert (ROPE(q, k, own)[0] == wanted).all()
+    near(ROPE(q, k, own)[0], in_float64(PLAIN, q, k, own) * expected(own[0])[:, None])
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
-def test_the_product_is_rounded_once(dtype):
-    q, k = (torch.from_numpy(x).to(getattr(torch, dtype)) for x in made())
-    factors = torch.from_numpy(expected(np.arange(40)))[:, None]
-    factors = factors if dtype == "float64" else factors.float()
-    wanted = (PLAIN(q, k)[0] * factors).to(q.dtype)
-    assert torch.equal(ROPE(q, k)[0], wanted)
-    if dtype == "float16":
-        assert (ROPE(q.numpy(), k.numpy())[0] == wanted.numpy()).all()
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dims", [64, 68])  # whole vectors, and others
+@pytest.mark.parametrize("call", ["rotation", "norm", "append"])
+def test_queries_are_rounded_once(dtype, dims, call):
+    """Bits: in one pass, and so those of float32 rounded."""
+    rope = pn.Rotary(dims, query_scale=SCALE)
+    torch.manual_seed(0)
+    q, k = torch.randn(2, 4, 40, dims).to(dtype), torch.randn(2, 2, 40, dims).to(dtype)
+
+    def run(q, k):
+        if call == "rotation":
+            return rope(q, k)[0]
+        if call == "norm":
+            return rope.norm(q, k, q_weight=torch.linspace(0.5, 2, dims))[0]
+        cache = torch.zeros(2, 2, 2, 40, dims, dtype=q.dtype)
+        return rope.append(q, k, k.clone(), None, *cache, torch.arange(40))
+
+    assert torch.equal(run(q, k), run(q.float(), k.float()).to(dtype))
+    if dtype == torch.float16 and call == "rotation":
+        assert (rope(q.numpy(), k.numpy())[0] == run(q, k).numpy()).all()
+
+
+@pytest.mark.parametrize("kind", ["llama4", "logn"])
+@pytest.mark.parametrize(("dims", "turned"), [(64, 64), (128, 64), (10, 6)])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_kernels(target, kind, dims, turned, dtype):
+    """Every target, and the kernels of CUDA: heads of whole vectors, of warps, and others."""
+    scale = {"type": "logn", LENGTH: 16} if kind == "logn" else SCALE
+    rope, plain = (pn.Rotary(dims, rotary_dim=turned, query_scale=s) for s in (scale, None))
+    rng = np.random.default_rng(0)
+    q, k = (rng.standard_normal((2, 40, heads, dims)).astype(dtype) for heads in (4, 2))
+    positions = np.stack([np.arange(5, 45), np.arange(100, 140)])
+    factors = rope.query_factors(positions, dtype=np.float64)[:, :, None, None]
+    for name, options in (
+        ("__call__", {}), ("norm", {}), ("norm", {"norm_first": False, "norm_over": "token"}),
+    ):  # fmt: skip
+        results = [getattr(r, name)(q, k, positions, layout="bshd", **options)
+                   for r in (rope, plain)]  # fmt: skip
+        wanted = in_float64(getattr(plain, name), q, k, positions, layout="bshd", **options)
+        near(results[0][0], wanted * factors)
+        assert (results[0][1] == results[1][1]).all()
+        # As views whose heads are apart in memory.
+        turned_q, turned_k = (np.ascontiguousarray(x.swapaxes(1, 2)) for x in (q, k))
+        other = getattr(rope, name)(turned_q, turned_k, positions, **options)
+        assert (other[0] == results[0][0].swapaxes(1, 2)).all()
+
+
+@NEEDS_CUDA_ON_HOST
+@pytest.mark.parametrize("dims", [64, 10])
+@pytest.mark.parametrize("first", [True, False])
+def test_gradients_of_kernels(native, dims, first):
+    """The same bits from CUDA's kernels; sums of weights are rounded elsewhere."""
+    scaled = of_norm(checked_query_scale("Rotary", SCALE))
+    norm = Norm(np.linspace(0.5, 2, dims), None, norm_first=first, **scaled)
+    tensors = [np.random.default_rng(i).standard_normal((2, 40, 3, dims)) for i in range(4)]
+    rotation = Rotation(np.arange(40) + 9, 10.0 ** -np.arange(dims // 2), "bshd")
+    ours, theirs = (
+        module.norm_rotary_backward(*tensors, *rotation, "float32", *norm)
+        for module in (CUDA_ON_HOST, backend.native)
+    )
+    for a, b in zip(ours[:2], theirs[:2], strict=True):
+        assert (a == b).all()
+    np.testing.assert_allclose(ours[2], theirs[2], rtol=1e-12, atol=1e-12)
 
 
 def test_gradients_and_compile():
     q, k = (torch.from_numpy(x).double().requires_grad_() for x in made(1, 20, 2))
-    assert torch.autograd.gradcheck(lambda q, k: ROPE(q, k, 10), (q[..., :3, :], k[..., :3, :]))
+    few = q[..., :9, :8], k[..., :9, :8]
+    for rope in (pn.Rotary(8, query_scale=SCALE), pn.Rotary(6, query_scale=SCALE)):
+        q8, k8 = (x[..., : rope.head_dim].detach().requires_grad_() for x in few)
+        weight = torch.linspace(0.5, 2, rope.head_dim, dtype=torch.float64, requires_grad=True)
+        assert torch.autograd.gradcheck(lambda q, k, rope=rope: rope(q, k, 10), (q8, k8))
+        for first in (True, False):
+            assert torch.autograd.gradcheck(
+                lambda q, k, w, rope=rope, first=first: rope.norm(
+                    q, k, 10, q_weight=w, norm_first=first
+                ),
+                (q8, k8, weight),
+            )
+    # Whole vectors, and a small call that autograd records at the door.
+    for dims in (64, 20):
+        rope = pn.Rotary(dims, query_scale=SCALE)
+        wide = [torch.randn(1, 2, 20, dims).double().requires_grad_() for _ in range(2)]
+        weight = torch.randn(dims).double().requires_grad_()
+        factors = torch.from_numpy(expected(np.arange(10, 30)))[:, None]
+        plain = pn.Rotary(dims)
+        for call, other in (
+            (lambda *x, r=rope: r(*x, 10), lambda *x, r=plain: r(*x, 10)),
+            (lambda *x, r=rope, w=weight: r.norm(*x, 10, q_weight=w),
+             lambda *x, r=plain, w=weight: r.norm(*x, 10, q_weight=w)),
+        ):  # fmt: skip
+            scaled, (far_q, far_k) = call(*wide), other(*wide)
+            g = [torch.randn_like(x) for x in wide]
+            asked = (*wide, weight)
+            ours = torch.autograd.grad(scaled, asked, g, allow_unused=True)
+            wanted = torch.autograd.grad((far_q * factors, far_k), asked, g, allow_unused=True)
+            for a, b in zip(ours, wanted, strict=True):
+                assert (a is None) == (b is None)
+                if a is not None:
+                    torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-11)
     q, k = (torch.from_numpy(x) for x in made())
     compiled = torch.compile(lambda q, k, p: ROPE(q, k, p), fullgraph=True, backend="aot_eager")
     positions = torch.arange(5, 45)
     for ours, wanted in zip(compiled(q, k, positions), ROPE(q, k, positions), strict=True):
         torch.testing.assert_close(ours, wanted, rtol=1e-6, atol=1e-6)
     batched = torch.func.vmap(lambda q, k: ROPE(q, k, 30))(q[None], k[None])
-    assert torch.equal(batched[0][0], ROPE(q, k, 30)[0])
+    near(batched[0][0], in_float64(PLAIN, q, k, 30) * expected(np.arange(30, 70))[:, None])
 
 
 def test_rows_and_modules_and_copies():
@@ -244,7 +351,8 @@ def test_rows_and_modules_and_copies():
 
     q, k = map(torch.from_numpy, made())
     rows = pn.Rotary.rows([ROPE, pn.Rotary(64, base=5e5, query_scale=SCALE)])
-    assert torch.equal(rows(q, k, 20)[0][:1], ROPE(q[:1], k[:1], 20)[0])
+    factors = expected(np.arange(20, 60))[:, None]
+    near(rows(q, k, 20)[0][:1], in_float64(PLAIN, q[:1], k[:1], 20) * factors)
     with pytest.raises(ValueError, match=r"ropes\[1\]: expected query_scale = \{"):
         pn.Rotary.rows([ROPE, PLAIN])
     module = pn.nn.RotaryEmbedding(64, query_scale=SCALE)
@@ -268,7 +376,7 @@ def test_logn():
     q, k = made()
     far = pn.Rotary(64, query_scale=scale)(q, k, 10_000)[0]
     factors = pn.Rotary(64, query_scale=scale).query_factors(np.arange(10_000, 10_040))
-    assert (far == PLAIN(q, k, 10_000)[0] * factors[:, None]).all()
+    near(far, in_float64(PLAIN, q, k, 10_000) * factors.astype(np.float64)[:, None])
 
 
 def test_factors_without_a_scale():

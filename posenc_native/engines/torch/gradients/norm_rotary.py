@@ -53,6 +53,11 @@ class _NormRotary(Differentiable):
     def backward(self, kept: list[Any], wanted: Sequence[bool], *grads: Tensor) -> Any:
         if torch.is_grad_enabled() or forward_mode():  # for a second derivative
             gradients = self._plain(kept, grads)
+        elif not kept[2 + self.at + 2]:  # no norm: the transpose, times the same factors of queries
+            options = kept[2:]
+            inverse = schema(self.tables).index("inverse")
+            options[inverse] = not options[inverse]
+            gradients = [*call(self.bare.new, *grads, *options), None, None]
         else:
             gradients = call(self.bare.backward, *grads, *kept)
         results: list[Any] = [None] * len(kept)
