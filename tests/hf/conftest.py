@@ -39,18 +39,22 @@ def rotated(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     from posenc_native.hf.learned import functions, rotations
 
     seen: list[bool] = []
-    rotate, learn = rotations.apply_rotary, functions._learn
+    rotate = rotations.apply_rotary
 
     def counted(*args: Any, **kwargs: Any) -> Any:
         seen.append(kwargs["out"] is not None)
         return rotate(*args, **kwargs)
 
-    def learning(*args: Any) -> Any:
-        before = len(seen)
-        result = learn(*args)
-        del seen[before:]
-        return result
+    def uncounted(function: Any) -> Any:
+        def learning(*args: Any) -> Any:
+            before = len(seen)
+            result = function(*args)
+            del seen[before:]
+            return result
+
+        return learning
 
     monkeypatch.setattr(rotations, "apply_rotary", counted)
-    monkeypatch.setattr(functions, "_learn", learning)
+    for name in ("_learn", "_agrees_in_full"):
+        monkeypatch.setattr(functions, name, uncounted(getattr(functions, name)))
     return seen

@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import Tensor  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from posenc_native.hf.learned import functions as learned  # noqa: E402
 
@@ -277,6 +278,21 @@ def test_a_function_that_counts_tokens_is_found_out(function: Callable[..., Any]
     for _ in range(2):
         assert torch.equal(ours(x, c, s), function(x, c, s))
     assert len(said) == 1
+
+
+@pytest.mark.parametrize("function", [rotation, of_many_tokens])
+def test_the_first_call_may_be_recomputed(function: Callable[..., Any]) -> None:
+    """Under gradient checkpointing, whose recomputation must save as many tensors as the call.
+
+    The first call of a kind compares; no other test takes a gradient through one that is run again.
+    """
+    ours = learning(function, lambda why: None)
+    x, c, s = numbers(2, 3, 7, 16).requires_grad_(), numbers(7, 8), numbers(7, 8)
+    grads = []
+    for call in (ours, function):
+        again = checkpoint(call, x, c, s, use_reentrant=False)
+        grads.append(torch.autograd.grad(again.square().sum(), x)[0])
+    torch.testing.assert_close(*grads)
 
 
 @pytest.mark.parametrize("heads", [2, 3, 4, 8, 32])

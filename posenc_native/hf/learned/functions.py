@@ -280,6 +280,7 @@ class Learned:
             if parameter.default is not inspect.Parameter.empty
         }
         self._known: dict[Any, LearnedRotation | str] = {}
+        self._compared: set[Any] = set()  # kinds whose rotation agreed in a full call
         self._tables = _Tables()
 
     def function(
@@ -301,23 +302,14 @@ class Learned:
             known = self._rotation(args, kwargs)
             if known is None:
                 return original(*args, **kwargs)
-            rotation, cos, sin, heads, new = known
-            if new:
-                # Once with the full call: a function may behave differently with more tokens.
-                rotated = [rotation(x, cos, sin) for x in heads]
-                with torch.no_grad():
-                    theirs = _results(original(*args, **kwargs))
-                if not _are_close(rotated, theirs):
-                    self._refuse(args, kwargs)
-                    return original(*args, **kwargs)
-            else:
-                over = inplace
-                if over is None:
-                    over = nobody_else_sees(heads, way)
-                # One tensor that is both q and k would be rotated twice.
-                once = len({id(x) for x in heads}) == len(heads)
-                over = over and once and all(map(rotation.may_overwrite, heads))
-                rotated = [rotation(x, cos, sin, over) for x in heads]
+            rotation, cos, sin, heads = known
+            over = inplace
+            if over is None:
+                over = nobody_else_sees(heads, way)
+            # One tensor that is both q and k would be rotated twice.
+            once = len({id(x) for x in heads}) == len(heads)
+            over = over and once and all(map(rotation.may_overwrite, heads))
+            rotated = [rotation(x, cos, sin, over) for x in heads]
             return rotated[0] if rotation.gives is Tensor else rotation.gives(rotated)
 
         rotary.__name__ = self._title
@@ -331,8 +323,8 @@ class Learned:
 
     def _rotation(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[LearnedRotation, Tensor, Tensor, tuple[Tensor, ...], bool] | None:
-        """The rotation of a call, its tables and heads, whether its kind is new; None: unknown."""
+    ) -> tuple[LearnedRotation, Tensor, Tensor, tuple[Tensor, ...]] | None:
+        """The rotation of a call, its tables and its heads; None: unknown."""
         arguments, call = self._call(args, kwargs)
         if call is None:
             self._report(f"{self._title} takes arguments other than heads, tables and numbers")
@@ -342,8 +334,7 @@ class Learned:
             return None
         key = call, *_kinds_of(_leaves(values))
         rotation = self._known.get(key)
-        new = rotation is None and len(self._known) < _MOST_KINDS
-        if new:
+        if rotation is None and len(self._known) < _MOST_KINDS:
             rotation = self._known[key] = _learn(self._original, arguments, call)
             if isinstance(rotation, str):
                 self._report(rotation)
@@ -356,14 +347,18 @@ class Learned:
         if tables is None:
             self._report(f"{self._title} got tables whose columns of a pair differ")
             return None
-        return rotation, *tables, tuple(values[: rotation.heads]), new
-
-    def _refuse(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Mark the kind of this call as unknown after all."""
-        arguments, call = self._call(args, kwargs)
-        key = call, *_kinds_of(_leaves([arguments[name] for name in call.tensors]))
-        self._known[key] = reason = f"{self._title} behaves differently with more tokens or heads"
-        self._report(reason)
+        heads = tuple(values[: rotation.heads])
+        if key not in self._compared:
+            # Once with the full call: a function may behave differently with more tokens.
+            theirs = functools.partial(self._original, *args, **kwargs)
+            if not _agrees_in_full(theirs, rotation, heads, tables):
+                self._known[key] = reason = (
+                    f"{self._title} behaves differently with more tokens or heads"
+                )
+                self._report(reason)
+                return None
+            self._compared.add(key)
+        return rotation, *tables, heads
 
 
 # Kinds of calls of one function; with more of them, one of its options is a counter.
@@ -374,6 +369,19 @@ def _are_learned_themselves(leaves: list[Tensor], rotation: LearnedRotation) -> 
     """Whether gradients go to all numbers of tables, of which the rotation uses only some."""
     some = rotation.every_dim or rotation.kind == "matrix"
     return some and torch.is_grad_enabled() and any(x.requires_grad and x.is_leaf for x in leaves)
+
+
+def _agrees_in_full(
+    original: Callable[[], Any],
+    rotation: LearnedRotation,
+    heads: tuple[Tensor, ...],
+    tables: tuple[Tensor, Tensor],
+) -> bool:
+    """Whether a rotation gives the result of a whole call of the model's function."""
+    # Nothing may be saved for backward. Gradient checkpointing counts what a call saves, and the
+    # call that recomputes it does not compare.
+    with torch.no_grad():
+        return _are_close([rotation(x, *tables) for x in heads], _results(original()))
 
 
 def _are_close(ours: list[Tensor], theirs: list[Tensor]) -> bool:
