@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
 import importlib.util
 import pickle
 import types
@@ -19,6 +20,8 @@ if importlib.util.find_spec("timm") is None:  # it is not imported: torchvision 
 
 import diffusers_models  # noqa: E402
 import timm_models  # noqa: E402
+from diffusers.hooks import LayerSkipConfig, apply_layer_skip  # noqa: E402
+from diffusers.hooks._helpers import AttentionProcessorRegistry  # noqa: E402
 from matrices import others_slow  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
@@ -269,6 +272,46 @@ def test_what_is_set_on_a_processor_stays() -> None:
     with hf.patch(model):
         model.set_attention_backend("_native_math")
     assert model.transformer_blocks[0].attn.processor._attention_backend == "_native_math"
+
+
+# diffusers itself cannot skip the attention of QwenImage whole.
+@pytest.mark.parametrize(
+    ("name", "scores"), [("QwenImage", True), ("CogView4", True), ("CogView4", False)]
+)
+def test_what_knows_processors_by_their_class_finds_it(name: str, scores: bool) -> None:
+    """Layer skip looks `processor.__class__` up in a registry; no other test hooks processors."""
+    make = diffusers_models.MODELS[name]
+    results = []
+    for patched in (False, True):
+        model, inputs = make()
+        if patched:
+            hf.patch(model)
+        skip = LayerSkipConfig(
+            indices=[0], fqn="transformer_blocks", skip_attention=not scores,
+            skip_attention_scores=scores, skip_ff=False,
+        )  # fmt: skip
+        apply_layer_skip(model, skip)
+        with torch.no_grad():
+            results.append(results_of(model, inputs))
+    model, inputs = make()
+    with torch.no_grad():
+        assert off(results_of(model, inputs), results[0]) > 1e-3
+    assert off(results[1], results[0]) < 80 * 2.0**-23
+
+
+def test_a_patch_that_is_undone_leaves_no_class_behind() -> None:
+    """In the registry of diffusers, which would keep it. A copy of the model still needs it."""
+    gc.collect()  # models of other tests
+    before = {*AttentionProcessorRegistry._registry}
+    model, _ = diffusers_models.MODELS["QwenImage"]()
+    with hf.patch(model):
+        other = copy.deepcopy(model)
+    gc.collect()
+    kinds = {type(block.attn.processor) for block in other.transformer_blocks}
+    assert {*AttentionProcessorRegistry._registry} - before == kinds
+    del other, kinds
+    gc.collect()
+    assert {*AttentionProcessorRegistry._registry} == before
 
 
 def test_one_model_under_two_names() -> None:

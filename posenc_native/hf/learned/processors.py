@@ -18,7 +18,9 @@ import copyreg
 import dis
 import functools
 import inspect
+import sys
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -48,7 +50,8 @@ class LearnedPlanner:
         self._ours: dict[Any, Callable[..., Any]] = {}
         self._kinds: dict[type, type | str | None] = {}
         self._methods: dict[type, dict[str, Callable[..., Any]]] = {}
-        self._copies: dict[int, Any] = {}
+        # Weak: the methods of processors hold this planner.
+        self._copies: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._makers: dict[type, Callable[..., Any]] = {}
 
     def exact(self, module: nn.Module) -> Plan | None:
@@ -86,9 +89,10 @@ class LearnedPlanner:
 
     def _copy(self, processor: Any, kind: type) -> Any:
         """One copy per processor: modules that share a processor also share its copy."""
-        if id(processor) not in self._copies:
-            self._copies[id(processor)] = _of_kind(kind, processor.__dict__)
-        return self._copies[id(processor)]
+        own = self._copies.get(id(processor))
+        if own is None:
+            own = self._copies[id(processor)] = _of_kind(kind, processor.__dict__)
+        return own
 
     def _methods_of(self, kind: type) -> dict[str, Callable[..., Any]]:
         """The methods of a class of modules that call such functions, with ours instead."""
@@ -126,6 +130,7 @@ class LearnedPlanner:
         if any(vars(base).get("__slots__") for base in kind.__mro__):
             return f"{kind.__name__} has slots"
         body = {**methods, **_AS_BEFORE, MARK: True, "__module__": kind.__module__}
+        body["_processors"] = weakref.WeakSet()  # those that live
         try:
             return type(kind.__name__, (kind,), body)
         except TypeError as error:
@@ -268,7 +273,37 @@ def _of_kind(kind: type, state: dict[str, Any]) -> Any:
     """An object that shares this state: an attribute set on one is set on both."""
     result: Any = object.__new__(kind)
     object.__setattr__(result, "__dict__", state)
+    if hasattr(kind, MARK):
+        _register(result)
     return result
+
+
+def _register(processor: Any) -> None:
+    """Tell diffusers what it knows of the original class, for as long as the processor lives.
+
+    Layer skip looks a processor's class up, exactly, and refuses one that it does not find.
+    """
+    if "diffusers" not in sys.modules:
+        return
+    try:
+        from diffusers.hooks._helpers import AttentionProcessorRegistry as registry
+
+        known = registry.get(_base(processor))
+    except (ImportError, AttributeError, ValueError):  # another version, or a class that it lacks
+        return
+    kind = type(processor)
+    if kind not in registry._registry:
+        registry.register(kind, known)
+    # The registry would keep the class, and one is made by every patch.
+    processors = kind.__dict__["_processors"]
+    processors.add(processor)
+    weakref.finalize(processor, _forget, registry._registry, kind).atexit = False
+
+
+def _forget(registry: dict[type, Any], kind: type) -> None:
+    """Remove a class from a registry if no processor of it is left."""
+    if not [*kind.__dict__["_processors"]]:  # the one that has just died may still be counted
+        registry.pop(kind, None)
 
 
 def _pickled(self: Any, protocol: Any) -> Any:
