@@ -35,7 +35,8 @@ from .instances import definition
 from .signatures import RotaryArguments
 
 __all__ = [
-    "Way", "gives_results_their_names", "is_followed", "nobody_else_sees", "tells_its_module",
+    "Way", "gives_results_their_names", "is_followed", "nobody_else_sees", "source_of",
+    "tells_its_module",
 ]  # fmt: skip
 
 # Bytes of q below which fresh memory costs no more than these checks and colder caches.
@@ -203,18 +204,23 @@ def _holders_of_a_lone_tensor(is_view: bool) -> tuple[int | bool, ...]:
 # --- the method that calls ------------------------------------------------------------------------
 
 
+def source_of(method: Callable[..., Any]) -> ast.AST | None:
+    """The source of a method without its decorators; None if it is unknown."""
+    inner = inspect.unwrap(method)
+    return definition(inner.__code__) if isinstance(inner, types.FunctionType) else None
+
+
 def gives_results_their_names(
-    method: Callable[..., Any], name: str, arguments: RotaryArguments, starred: bool = False
+    tree: ast.AST | None, name: str, arguments: RotaryArguments, starred: bool = False
 ) -> bool:
     """Whether a method uses a rotary function only as ``q, k = name(q, k, ...)``.
 
     Anything that the method holds under other names counts as a reference or as a tensor on the
     same memory. False if its source is unknown.
 
+    tree: the `source_of` the method.
     starred: the calls have a star, ``name(q, k, *tables)``; all of them or none.
     """
-    inner = inspect.unwrap(method)
-    tree = definition(inner.__code__) if isinstance(inner, types.FunctionType) else None
     if tree is None:
         return False
     used = sum(isinstance(node, ast.Name) and node.id == name for node in ast.walk(tree))

@@ -10,6 +10,7 @@ import ast
 import copy
 import functools
 import linecache
+import threading
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
@@ -40,8 +41,11 @@ def definition(code: types.CodeType) -> ast.AST | None:
     Functions of one file share its tree: it is only for reading.
     """
     try:
-        tree, codes = _parsed("".join(linecache.getlines(code.co_filename)), code.co_filename)
-    except (SyntaxError, ValueError):
+        # In CPython 3.11 two threads that parse at the same time can disturb each other, which is
+        # a SystemError. Other code may parse without this lock.
+        with _parsing:
+            tree, codes = _parsed("".join(linecache.getlines(code.co_filename)), code.co_filename)
+    except (SyntaxError, ValueError, SystemError):
         return None
     if code not in codes:
         return None
@@ -51,6 +55,9 @@ def definition(code: types.CodeType) -> ast.AST | None:
             if first.lineno == code.co_firstlineno:
                 return node
     return None
+
+
+_parsing = threading.Lock()
 
 
 @functools.lru_cache(maxsize=1)  # the methods of a model are in few files, side by side

@@ -17,7 +17,7 @@ from posenc_native.models.config import rotary_arguments as configured
 from .forms import Form, NotServed, Tables
 from .functions import PIECES, Replacement, TablesInUse, in_pieces, rotary_function
 from .groups import RotaryUses, computes_cosines, rotary_uses
-from .holders import gives_results_their_names, tells_its_module
+from .holders import gives_results_their_names, source_of, tells_its_module
 from .instances import Plan, slot, with_functions
 from .normed.proof import kinds_of_norms, names_norms, norms_put_off
 from .position_functions import position_function
@@ -231,7 +231,8 @@ def _where(
     )
     known = rotary_arguments(function)
     alone = all(
-        gives_results_their_names(getattr(kind, method), name, known) for method, name in calls
+        gives_results_their_names(source_of(getattr(kind, method)), name, known)
+        for method, name in calls
     )
     return None if alone else False
 

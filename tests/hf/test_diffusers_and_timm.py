@@ -9,6 +9,7 @@ import importlib.util
 import pickle
 import types
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from matrices import others_slow  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 from posenc_native import hf  # noqa: E402
+from posenc_native.hf import instances  # noqa: E402
 from posenc_native.hf.instances import MARK  # noqa: E402
 from posenc_native.hf.learned import makers  # noqa: E402
 
@@ -245,6 +247,18 @@ def test_pipelines_are_their_models() -> None:
             hf.patch(pipe)
         hf.unpatch(pipe)
         assert torch.equal(results_of(flux, inputs), before)
+
+
+def test_no_source_is_parsed_while_a_model_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that parse at once disturb each other in CPython 3.11; imports in a method did."""
+    model, inputs = diffusers_models.MODELS["HunyuanVideo"]()
+    with torch.no_grad():
+        before = results_of(model, inputs)
+        hf.patch(model)
+        monkeypatch.setattr(instances, "_parsed", None)
+        with ThreadPoolExecutor(4) as pool:
+            for after in pool.map(torch.no_grad()(results_of), [model] * 4, [inputs] * 4):
+                assert off(after, before) < 80 * 2.0**-23
 
 
 def test_processors_are_copied_not_changed() -> None:

@@ -491,7 +491,7 @@ ROTATE = rotary_arguments(rotate)
 
 @pytest.mark.parametrize("method", [once, by_name])
 def test_results_that_take_the_names(method: Any) -> None:
-    assert holders.gives_results_their_names(method, "rotate", ROTATE)
+    assert holders.gives_results_their_names(holders.source_of(method), "rotate", ROTATE)
 
 
 @pytest.mark.parametrize(
@@ -500,7 +500,7 @@ def test_results_that_take_the_names(method: Any) -> None:
      in_a_second_call, not_at_all],
 )  # fmt: skip
 def test_results_that_do_not(method: Any) -> None:
-    assert not holders.gives_results_their_names(method, "rotate", ROTATE)
+    assert not holders.gives_results_their_names(holders.source_of(method), "rotate", ROTATE)
 
 
 def test_a_source_that_is_not_that_of_the_code(tmp_path: Any) -> None:
@@ -517,7 +517,8 @@ def test_a_source_that_is_not_that_of_the_code(tmp_path: Any) -> None:
             file.write_text(now)
         scope: dict[str, Any] = {}
         exec(compile(source, str(file), "exec", dont_inherit=True), scope)
-        told = holders.gives_results_their_names(scope["once"], "rotate", ROTATE)
+        tree = holders.source_of(scope["once"])
+        told = holders.gives_results_their_names(tree, "rotate", ROTATE)
         assert told == expected, name
 
 

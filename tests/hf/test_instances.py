@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import copy
+import time
+import types
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -13,6 +17,7 @@ transformers = pytest.importorskip("transformers")
 from hf_patched import FAR, build, logits, traces  # noqa: E402
 
 from posenc_native import hf  # noqa: E402
+from posenc_native.hf import instances  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
@@ -51,6 +56,27 @@ def test_deepcopy_of_a_patched_model_is_patched_by_itself(name: str) -> None:
     hf.unpatch(twin)
     assert not traces(twin)
     assert torch.equal(logits(twin, FAR), before)
+
+
+def test_threads_parse_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CPython 3.11 cannot do it at once; here two of four would be in it together."""
+    inside: list[int] = []
+    seen: list[int] = []
+
+    def parsed(source: str) -> Any:
+        inside.append(1)
+        time.sleep(0.01)
+        seen.append(len(inside))
+        inside.pop()
+        return ast.parse(source)
+
+    own = types.SimpleNamespace(**vars(ast) | {"parse": parsed})
+    monkeypatch.setattr(instances, "ast", own)
+    codes = [build.__code__, copy.copy.__code__, hf.patch.__wrapped__.__code__]
+    instances._parsed.cache_clear()
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(instances.definition, 4 * codes))
+    assert {*seen} == {1}
 
 
 def test_undo_twice_and_after_an_error() -> None:

@@ -12,6 +12,7 @@ A processor is not changed: its module gets a copy, of a separate class that inh
 
 from __future__ import annotations
 
+import ast
 import builtins
 import copy
 import copyreg
@@ -27,7 +28,12 @@ from typing import Any
 from torch import nn
 
 from posenc_native.hf.forms import NotServed
-from posenc_native.hf.holders import Way, gives_results_their_names, tells_its_module
+from posenc_native.hf.holders import (
+    Way,
+    gives_results_their_names,
+    source_of,
+    tells_its_module,
+)
 from posenc_native.hf.instances import MARK, Plan, global_names, slot, with_functions
 from posenc_native.hf.signatures import title_of
 
@@ -52,6 +58,7 @@ class LearnedPlanner:
         self._methods: dict[type, dict[str, Callable[..., Any]]] = {}
         # Weak: the methods of processors hold this planner.
         self._copies: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self._sources: dict[types.FunctionType, ast.AST | None] = {}
         self._makers: dict[type, Callable[..., Any]] = {}
 
     def exact(self, module: nn.Module) -> Plan | None:
@@ -154,6 +161,9 @@ class LearnedPlanner:
         importable = {name for name in names if may_be_imported(name)}
         if importable and importable & _imported(inner.__code__):
             importing = functools.partial(self._import, inner)
+            if self._inplace is None:
+                # Now, not when the model runs, perhaps in several threads at once.
+                self._source(inner)
             functions["__builtins__"] = vars(builtins) | {"__import__": importing}
         code = self._with_ours_inside(inner, functions)
         if not functions:
@@ -202,11 +212,19 @@ class LearnedPlanner:
             self._learned[function] = Learned(function, lambda why: self._report(title, why))
         learned, inplace, starred = self._learned[function], self._inplace, False
         if inplace is None:
-            told = functools.partial(gives_results_their_names, method, name, learned.arguments)
+            told = functools.partial(
+                gives_results_their_names, self._source(method), name, learned.arguments
+            )
             starred = told(starred=True)
             inplace = None if starred or told() else False
         ours = self._ours[key] = learned.function(inplace, Way(passed_on, starred))
         return ours
+
+    def _source(self, method: types.FunctionType) -> ast.AST | None:
+        """The source of a method, parsed once."""
+        if method not in self._sources:
+            self._sources[method] = source_of(method)
+        return self._sources[method]
 
     def _import(
         self,
