@@ -165,6 +165,7 @@ def test_other_weights_other_tables() -> None:
         lambda: module.register_buffer("inv_freq", module.inv_freq * 3),
         lambda: module.load_state_dict({"inv_freq": torch.rand(64)}),
         lambda: module.bfloat16().float(),
+        lambda: module.inv_freq.data.mul_(0.5),  # neither the version nor the address changes
     ):
         change()
         angles = np.outer(POSITIONS.numpy(), module.inv_freq.double().numpy())
@@ -188,6 +189,19 @@ def test_other_settings_other_tables() -> None:
         change()
         for _ in range(2):
             torch.testing.assert_close(forward(POSITIONS), module(POSITIONS), atol=1e-3, rtol=0)
+
+
+def test_other_values_of_a_tensor_that_is_not_a_buffer() -> None:
+    class Scaled(RoPE):
+        def forward(self, x: Any) -> Any:
+            return super().forward(x) * self.factor
+
+    module = Scaled(torch.cos)
+    module.factor = torch.ones(64)
+    forward = exact(module)
+    for _ in range(3):
+        torch.testing.assert_close(forward(POSITIONS), module(POSITIONS), atol=1e-3, rtol=0)
+        module.factor.mul_(0.5)
 
 
 @pytest.mark.usefixtures("nothing_compiled")

@@ -325,6 +325,16 @@ def test_tables_with_other_memory_are_looked_at_again() -> None:
     torch.testing.assert_close(ours(x, c, s), rotation(x, c, s))
 
 
+def test_tables_whose_memory_others_write_are_looked_at_again() -> None:
+    """A write through .data changes neither the version nor the address, which older tests do."""
+    ours = learning(rotation, print)
+    x, c, s = numbers(2, 3, 7, 16), numbers(7, 8), numbers(7, 8)
+    for table in (c, s):
+        ours(x, c, s)
+        table.data.copy_(table.flip(0))
+        torch.testing.assert_close(ours(x, c, s), rotation(x, c, s))
+
+
 def test_inference_first_then_training() -> None:
     ours = learning(rotation, print)
     x, c, s = numbers(2, 3, 7, 16), numbers(7, 8), numbers(7, 8)

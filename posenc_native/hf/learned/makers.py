@@ -28,7 +28,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 from posenc_native.hf.holders import is_followed
 from posenc_native.hf.instances import MARK
 
-__all__ = ["exact_forward", "may_make_tables"]
+__all__ = ["exact_forward", "have_same_values", "may_make_tables"]
 
 _NAMED = re.compile(r"rope|rotary|embednd", re.IGNORECASE)
 _WIDE = {
@@ -91,40 +91,67 @@ class _Copy:
     """A float64 copy of a module, with separate caches; renewed when the module has changed."""
 
     def __init__(self) -> None:
-        self._state: Any = None
+        self._settings: Any = None
+        self._numbers: list[Tensor] = []
         self._copy: nn.Module | None = None
 
     def of(self, module: nn.Module, original: Callable[..., Any]) -> Callable[..., Any]:
-        state = [_state_of(submodule) for submodule in module.modules()]
-        if self._copy is None or state != self._state:
+        settings, numbers = [], []
+        for submodule in module.modules():
+            settings.append(_settings_of(submodule))
+            numbers += _numbers_of(submodule)
+        # Values are compared: a write through .data changes neither version nor address.
+        if (
+            self._copy is None
+            or settings != self._settings
+            or not all(map(have_same_values, numbers, self._numbers))
+        ):
             plain = copy.copy(module)
             # The copy must run the class's own forward, without what was put into the instance.
             for name in ("forward", MARK):
                 plain.__dict__.pop(name, None)
-            self._copy, self._state = copy.deepcopy(plain).double(), state
+            self._copy, self._settings = copy.deepcopy(plain).double(), settings
+            self._numbers = [tensor.detach().clone() for tensor in numbers]
         return functools.partial(original, self._copy)
+
+
+def have_same_values(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are alike: in dtype, device, shape and values."""
+    if a.dtype != b.dtype or a.device != b.device or a.shape != b.shape:
+        return False
+    if a.is_cuda and torch.cuda.is_current_stream_capturing():
+        return True  # waiting is not allowed
+    size = a.shape[-1] * a.element_size() if a.ndim else 0
+    if size and size % 8 == 0 and a.is_contiguous() and b.is_contiguous() and not a.is_conj():
+        a, b = a.view(torch.int64), b.view(torch.int64)  # half the time, and NaN is NaN
+    return torch.equal(a, b)
 
 
 _PLAIN = (int, float, str, tuple, list, type(None), torch.dtype, torch.device)
 
 
-def _state_of(module: nn.Module) -> Any:
-    """The state that a module computes from: buffers and settings, plain ones by value."""
-    buffers = [
-        (id(b), b._version, b.data_ptr(), b.dtype)
-        for b in module._buffers.values()
-        if b is not None
-    ]
+def _settings_of(module: nn.Module) -> Any:
+    """The settings that a module computes from, plain ones by value; of tensors only the names."""
+    buffers = [name for name, buffer in module._buffers.items() if buffer is not None]
     settings = {
         name: (*value,)
         if isinstance(value, list)
         else value
         if isinstance(value, _PLAIN)
+        else Tensor
+        if isinstance(value, Tensor)
         else id(value)
         for name, value in vars(module).items()
         if name not in _NOT_ASKED
     }
     return buffers, settings
+
+
+def _numbers_of(module: nn.Module) -> list[Tensor]:
+    """The tensors that a module computes from, in the order of its `_settings_of`."""
+    buffers = [buffer for buffer in module._buffers.values() if buffer is not None]
+    attributes = (value for name, value in vars(module).items() if name not in _NOT_ASKED)
+    return buffers + [value for value in attributes if isinstance(value, Tensor)]
 
 
 # Attributes of every module; and those put into the instance.
