@@ -19,6 +19,7 @@ from .signatures import (
     takes_positions,
     takes_tables,
 )  # fmt: skip
+from .speech import rotates_speech
 
 __all__ = ["RotaryUses", "computes_cosines", "groups_sharing_tables", "rotary_uses"]
 
@@ -95,8 +96,9 @@ def groups_sharing_tables(modules: dict[str, nn.Module]) -> Iterator[list[str]]:
         compiled = is_compiled(module)
         if compiled and is_compiled(modules[name.rpartition(".")[0]]):
             continue  # called by compiled code
+        speech = not compiled and rotates_speech(module)
         if makes_tables(module) or not (
-            may_take_tables(module) if compiled else uses[type(module)]
+            may_take_tables(module) if compiled else uses[type(module)] or speech
         ):
             continue
         above = name
@@ -104,7 +106,7 @@ def groups_sharing_tables(modules: dict[str, nn.Module]) -> Iterator[list[str]]:
             above = above.rpartition(".")[0]
         if above in holders:
             users.setdefault(above, []).append(name)
-        elif not compiled:
+        elif not compiled and uses[type(module)]:
             alone.append(name)
     for holder, tables in holders.items():
         # If nothing rotates by an embedding of sines, the model adds it to the tokens.

@@ -77,6 +77,8 @@ def patch(model: Any, *, inplace: bool | None = None, fuse_norm: bool = False) -
     - tokens with a position on several axes: Qwen2-VL, Qwen2.5-VL, Qwen3-VL, GLM-4V, ERNIE 4.5 VL
       and HunYuan-VL, the last with a composition of torch operations, because the two dims of a
       pair have different axes
+    - speech: Wav2Vec2-Conformer, Wav2Vec2-BERT and SeamlessM4T with rotary encoding, which rotate
+      hidden states before the projections
     - vision: the towers of these models, Pixtral, DINOv3, SAM 2 and 3 (also their memory), Gemma
       4, Llama 4, Kimi, MiniMax-M3, V-JEPA 2 (also a composition)
 
@@ -97,8 +99,8 @@ def patch(model: Any, *, inplace: bool | None = None, fuse_norm: bool = False) -
     A function that does more than rotate (or a call that requests more) stays the model's own and
     gets exact tables. These are not patched, and ``.skipped`` lists them with the reason: learned
     frequencies (Mistral Large 4), tables of angles whose cosine the attention computes (CLVP),
-    tables made from lengths or features instead of positions (Wav2Vec2-Conformer, SeamlessM4T,
-    EfficientLoFTR, MusicFlamingo, ESMFold2), attention or tables compiled by torch.jit (scripted or
+    tables made from lengths or features instead of positions (EfficientLoFTR, MusicFlamingo,
+    ESMFold2), attention or tables compiled by torch.jit (scripted or
     traced). Other compiled modules, such as an MLP or a norm, stay as they are.
 
     Frequencies are the float32 values of transformers, bit for bit, because the checkpoint

@@ -31,6 +31,7 @@ from .signatures import (
     takes_positions,
     takes_tables,
 )
+from .speech import ROTATES, makes_speech_tables, rotates_speech, speech_rotation
 from .tables import probe_tables
 
 __all__ = ["Planner"]
@@ -67,9 +68,13 @@ class Planner:
             slot(module, "forward")
         if not makers:
             return {name: self._without_tables(module) for name, module in users.items()}
-        probed = {name: _probe_maker(module) for name, module in makers.items()}
+        probed = {
+            name: _probe_maker(module, self._config_above(name)) for name, module in makers.items()
+        }
         if not users:
             raise NotServed("no attention module around it calls a rotary function")
+        if any(map(rotates_speech, users.values())):
+            return self._of_speech(probed, makers, users)
         forms = dict.fromkeys(form for tables, _ in probed.values() for form in tables.forms)
         if len({form.packing for form in forms}) > 1:
             raise NotServed("the tables that it may get have different forms")
@@ -105,6 +110,38 @@ class Planner:
         for (kind, norms), alike in kinds.items():
             plan = self._of_users(kind, norms, [*alike.values()], widths)
             plans.update(dict.fromkeys(alike, plan))
+        return plans
+
+    def _config_above(self, name: str) -> Any:
+        """The configuration of a module, or of the nearest one above it that has one."""
+        while True:
+            config = getattr(self._modules[name], "config", None)
+            if config is not None or not name:
+                return config
+            name = name.rpartition(".")[0]
+
+    def _of_speech(
+        self,
+        probed: dict[str, tuple[Tables, Plan]],
+        makers: dict[str, nn.Module],
+        users: dict[str, nn.Module],
+    ) -> dict[str, Plan]:
+        """The plans for an encoder of speech, whose attention rotates in a method of its own."""
+        if not all(map(makes_speech_tables, makers.values())) or not all(
+            map(rotates_speech, users.values())
+        ):
+            raise NotServed("some of its modules rotate in a method of their own, others do not")
+        plans = {}
+        for name, (tables, plan) in probed.items():
+            device = next(makers[name].buffers()).device
+            plan.methods["forward"] = cast(Any, tables.forward)({}, device)
+            plans[name] = plan
+        for name, module in users.items():
+            slot(module, ROTATES)
+            kind = type(module)
+            if kind not in self._of_kind:
+                self._of_kind[kind] = Plan(methods={ROTATES: speech_rotation(module)})
+            plans[name] = self._of_kind[kind]
         return plans
 
     def _rotation(self, function: Callable[..., Any], form: Form) -> Rotation | str:
@@ -237,9 +274,9 @@ def _where(
     return None if alone else False
 
 
-def _probe_maker(module: nn.Module) -> tuple[Tables, Plan]:
+def _probe_maker(module: nn.Module, config: Any) -> tuple[Tables, Plan]:
     """How a rotary-embedding module makes its tables, and its plan without the forward."""
-    exact = _buffers_before_casting(module)
+    exact = _buffers_before_casting(module, config)
     probe = copy.deepcopy(module).cpu()
     probe._buffers.update({name: buffer.cpu() for name, buffer in exact.items()})
     tables = probe_tables(probe)
@@ -251,8 +288,11 @@ def _probe_maker(module: nn.Module) -> tuple[Tables, Plan]:
     return tables, Plan(buffers=buffers, guarded=(*buffers,), keep_originals=True)
 
 
-def _buffers_before_casting(module: nn.Module) -> dict[str, Tensor]:
-    """The cast buffers of a rotary-embedding module, with their previous float32 values."""
+def _buffers_before_casting(module: nn.Module, config: Any) -> dict[str, Tensor]:
+    """The cast buffers of a rotary-embedding module, with their previous float32 values.
+
+    config: with which the module was made.
+    """
     exact: dict[str, Tensor] = {}
     fresh: nn.Module | None = None
     for name, buffer in module._buffers.items():
@@ -264,7 +304,7 @@ def _buffers_before_casting(module: nn.Module) -> dict[str, Tensor]:
             continue
         if fresh is None:
             try:
-                fresh = cast(nn.Module, cast(Any, type(module))(module.config))
+                fresh = cast(nn.Module, cast(Any, type(module))(config))
             except Exception:  # any error of a constructor; then the configuration decides
                 fresh = nn.Module()
         value = fresh._buffers.get(name)

@@ -30,6 +30,7 @@ from .signatures import (
     with_marked_frequencies,
     with_own_buffers,
 )  # fmt: skip
+from .speech import makes_speech_tables, speech_tables
 
 __all__ = ["probe_tables"]
 
@@ -54,6 +55,8 @@ def probe_tables(module: nn.Module) -> Tables:
         raise NotServed(f"{kind} has parameters or other buffers")
     if "position_ids" in arguments:
         return tables_of_positions(module)
+    if makes_speech_tables(module) and table_names(module) == ("",):
+        return speech_tables(module)
     if "pixel_values" in arguments:
         return _image_tables(module)
     raise NotServed(f"{kind}.forward takes no position_ids")

@@ -17,14 +17,17 @@ transformers = pytest.importorskip("transformers")
 
 from hf_models import (  # noqa: E402
     CLOSE,
+    SPEECH_MODELS,
     TEXT_MODELS,
     TEXT_OF_AXES,
     TOKENS,
     VISION_MODELS,
     check,
     distance,
+    numbers,
     output,
     rope,
+    speech_model,
     text_model,
     tokens,
     vision_model,
@@ -109,3 +112,83 @@ def test_far_tables_are_those_of_float64() -> None:
 @pytest.mark.parametrize("name", VISION_MODELS)
 def test_vision(name: str) -> None:
     check(*vision_model(name))
+
+
+def rotary_of(model: torch.nn.Module) -> torch.nn.Module:
+    return next(m for m in model.modules() if "inv_freq" in m._buffers)
+
+
+@pytest.mark.parametrize("name", SPEECH_MODELS)
+def test_speech(name: str) -> None:
+    """Encoders that rotate hidden states in a method, by tables made from their number."""
+    model, inputs = speech_model(name)
+    key, x = next(iter(inputs.items()))
+    assert distance(output(model, {key: x.flip(1)}).flip(1), output(model, inputs)) > 1e-2
+    handle = check(model, inputs)
+    # Its tables, and the attention of both layers: that of an adapter does not rotate.
+    assert len(handle.patched) == 3
+    assert handle.notes == {}
+
+    def gradients() -> torch.Tensor:
+        model.zero_grad()
+        model(**inputs)[0].square().mean().backward()
+        found = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+        return torch.cat(found)
+
+    own = gradients()
+    with hf.patch(model):
+        assert (gradients() - own).abs().max() < 1e-4 * own.abs().max()
+    # As exact as float32 allows, where the model's own phase is off by 2**-24 a token.
+    rotary, far = rotary_of(model), torch.zeros(1, FAR, 1)
+    phase = torch.outer(torch.arange(FAR).double(), rotary.inv_freq.double())
+    with hf.patch(model):
+        cos, sin = rotary(far)[:, :, 0, 0, : phase.shape[1]].double()
+        assert (cos - phase.cos()).abs().max() < 2e-7
+        assert (sin - phase.sin()).abs().max() < 2e-7
+    assert (rotary(far)[1, :, 0, 0, : phase.shape[1]] - phase.sin()).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("name", SPEECH_MODELS)
+def test_speech_in_half_precision(name: str) -> None:
+    """Rounded once; frequencies that a cast has rounded are those of the configuration."""
+    model, _ = speech_model(name)
+    frequencies = rotary_of(model).inv_freq.clone()
+    x = numbers(1, 500, 64).bfloat16()
+
+    def turned(model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        attention = next(m for m in model.modules() if hasattr(m, "_apply_rotary_embedding"))
+        return attention._apply_rotary_embedding(x, rotary_of(model)(x))
+
+    truth = turned(copy.deepcopy(model).double(), x.double())
+    model.bfloat16()
+    with hf.patch(model):
+        assert torch.equal(rotary_of(model).inv_freq, frequencies)
+        ours = turned(model, x)
+    assert ours.dtype == torch.bfloat16
+    # Half a unit in the last of 8 bits; near 0, what products of float32 round.
+    assert ((ours - truth).abs() <= 2.0**-8 * truth.abs() + 1e-6).all()
+    assert (turned(model, x) - truth).abs().max() > 0.1
+    assert rotary_of(model).inv_freq.dtype == torch.bfloat16
+
+
+def test_speech_with_another_encoding_says_what_was_found() -> None:
+    """The same classes have the method for relative positions, too, and do not call it."""
+    model, _ = speech_model("Wav2Vec2-BERT")
+    kind, config = type(model), copy.deepcopy(model.config)
+    config.position_embeddings_type = "relative"
+    with pytest.raises(ValueError, match="got none; its classes are"):
+        hf.patch(kind(config))
+
+
+def test_speech_whose_method_does_something_else_is_left_alone() -> None:
+    model, _ = speech_model("Wav2Vec2-BERT")
+    attention = model.encoder.layers[1].self_attn
+
+    class Other(type(attention)):  # type: ignore[misc]
+        def _apply_rotary_embedding(self, x: torch.Tensor, tables: torch.Tensor) -> torch.Tensor:
+            return x + super()._apply_rotary_embedding(x, tables)
+
+    attention.__class__ = Other
+    with pytest.raises(ValueError, match="_apply_rotary_embedding rotates in an unknown way"):
+        hf.patch(model)
+    assert not any("_posenc_native" in module.__dict__ for module in model.modules())

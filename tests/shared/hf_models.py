@@ -295,6 +295,39 @@ VISION_MODELS: dict[str, tuple[str, str, str, dict[str, Any], dict[str, Any]]] =
 }  # fmt: skip
 
 
+SPEECH = LAYERS | {
+    "hidden_size": 64, "intermediate_size": 64, "position_embeddings_type": "rotary",
+    "vocab_size": VOCABULARY,
+}  # fmt: skip
+# Configuration, the class of the encoder, values, inputs.
+SPEECH_MODELS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
+    "Wav2Vec2-Conformer": (
+        "wav2vec2_conformer", "Wav2Vec2ConformerEncoder", SPEECH | {
+            "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2,
+        }, {"hidden_states": numbers(2, TOKENS, 64)},
+    ),
+    "Wav2Vec2-BERT": (
+        "wav2vec2_bert", "Wav2Vec2BertModel",
+        SPEECH | {"feature_projection_input_dim": 8, "add_adapter": True, "adapter_act": "relu"},
+        {"input_features": numbers(2, TOKENS, 8)},
+    ),
+    "SeamlessM4T": (
+        "seamless_m4t", "SeamlessM4TSpeechEncoder", SPEECH | {
+            "speech_encoder_layers": 2, "speech_encoder_attention_heads": 4,
+            "speech_encoder_intermediate_size": 64, "feature_projection_input_dim": 8,
+        }, {"input_features": numbers(2, TOKENS, 8)},
+    ),
+}  # fmt: skip
+
+
+def speech_model(name: str) -> tuple[Any, dict[str, Any]]:
+    folder, model, values, inputs = SPEECH_MODELS[name]
+    modeling = importlib.import_module(f"transformers.models.{folder}.modeling_{folder}")
+    kind = model.partition("Encoder")[0].partition("Model")[0].partition("Speech")[0] + "Config"
+    torch.manual_seed(0)
+    return initialized(getattr(modeling, model)(getattr(transformers, kind)(**values))), inputs
+
+
 def vision_model(name: str) -> tuple[Any, dict[str, Any]]:
     folder, model, config, values, inputs = VISION_MODELS[name]
     package = f"transformers.models.{folder}"
