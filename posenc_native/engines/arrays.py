@@ -185,6 +185,23 @@ class Arrays:
             return self._cast(values, self.dtype)
         return self._cast(self._cast(values, self.xp.float32), self.dtype)
 
+    def held(self, argument: str, values: Any) -> Any:
+        """The values of an argument as `rounded`; ValueError if that makes a number infinite.
+
+        Checked only if the values can be read without a wait.
+        """
+        result = self.rounded(values)
+        seen = self.seen(values)
+        if seen is not None:
+            lost = np.asarray(self.xp.isinf(result) & self.xp.isfinite(values))
+            if lost.any():
+                half = self.dtype == self.xp.float16
+                expected = f"numbers within {'65504' if half else '3.4e+38'} for this dtype"
+                wider = "bfloat16 or float32" if half else "float64"
+                got = f"{seen[lost][0]:g}"
+                wrong_value(self.function, argument, expected, got, f"write dtype={wider}")
+        return result
+
     @property
     def readable(self) -> bool:
         """Whether elements can be read without a wait: not on a GPU, not under tracing."""

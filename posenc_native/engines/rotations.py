@@ -42,6 +42,7 @@ from posenc_native.core.calls.pairs import (
 )
 from posenc_native.core.calls.rotation import Rotation, by_tables
 from posenc_native.core.calls.suggestions.hints import hint_at
+from posenc_native.core.calls.tables import FarTables
 
 from . import late
 from .plain.query_scale import of_norm
@@ -90,6 +91,9 @@ def to_of(outs: Outs, inputs: tuple[Any, ...]) -> Any:
 def run(call: Call, contiguous: bool = False) -> Any:
     """The results of a call from the engine for its inputs; contiguous: copy inputs to C order."""
     verb, inputs, rotation, outs = call[:4]
+    if type(rotation.inv_freq) is FarTables:
+        rotation = rotation._replace(inv_freq=rotation.inv_freq.held_by(verb.name, inputs))
+        call = call._replace(rotation=rotation)
     if outs is None and not contiguous and not call.norm and late.operations_on(inputs[0]):
         results = late.torch_operations().at_door.rotate(verb, inputs, rotation)
         if results is not NotImplemented:

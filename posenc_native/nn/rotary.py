@@ -19,7 +19,7 @@ from posenc_native.core.documents.reprs import call_arguments
 from posenc_native.encodings.relative.heads import Heads, heads_of, shown_heads
 from posenc_native.encodings.rotary.apply import apply_rotary_qk
 from posenc_native.encodings.rotary.rotary import Rotary, rotary_in
-from posenc_native.encodings.rotary.tables import xpos_tables
+from posenc_native.encodings.rotary.tables import tables_and_reach, xpos_tables
 
 from .initial import initialize_heads
 from .module import Rotating, rotary_of, takes_rotation
@@ -425,7 +425,8 @@ class XPos(RotaryModule):
         0 .. s-1, ``[s]`` or ``[b, s]``.
 
     Raises:
-        ValueError, TypeError: as in `posenc_native.rotary.xpos_tables` and
+        ValueError, TypeError: as in `posenc_native.rotary.xpos_tables` (which says how far from the
+            center positions may be for the dtype of q and k: 3257 for float16 and the defaults) and
             `posenc_native.apply_rotary_qk`.
 
     Source: Sun et al. 2022, "A Length-Extrapolatable Transformer".
@@ -479,9 +480,18 @@ class XPos(RotaryModule):
             positions_in("XPos", at or 0, x, layout) if at is None or is_count(at) else at
             for at, x in zip(pair, (q, k), strict=True)
         ]
+        # Known without reading a tensor, which may be on a GPU.
+        spans = tuple(
+            (at or 0, (at or 0) + x.shape[0] - 1) if at is None or type(at) is int else None
+            for at, x in zip(pair, own, strict=True)
+        )
         shared = k_positions is None and (positions is not None or own[0].shape == own[1].shape)
         dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
-        tables = xpos_tables(own[0] if shared else tuple(own), rope, dtype=dtype, **self.decay)
+        tables, reach = tables_and_reach(
+            "XPos", own[0] if shared else tuple(own), rope, dtype, spans=spans, **self.decay
+        )
+        if reach is not None and q.dtype in (torch.float16, torch.bfloat16):
+            reach.check("XPos", "positions", arguments.dtype_name(q.dtype))
         return apply_rotary_qk(
             q, k, None, tables, layout=layout, pairing=rope.pairing,
             rotary_start=rope.rotary_start, inplace=inplace, contiguous=contiguous,

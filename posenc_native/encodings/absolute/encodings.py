@@ -89,7 +89,9 @@ def linear_positions(
         floating-point positions and the scale.
 
     Raises:
-        ValueError: the scale has another shape.
+        ValueError: the scale has another shape; or the dtype cannot hold a product, as float16
+            cannot from 65 520 on (of tensors, only if values can be read: on the CPU, while torch
+            does not trace).
         TypeError: a dtype is not supported.
 
     Source: Liu et al. 2018, "CoordConv", which concatenates coordinates as channels.
@@ -112,7 +114,7 @@ def linear_positions(
             scale = arguments.as_numbers(function, "scale", scale)
         factors = arrays.parameter("scale", scale)
         arguments.check_shape(function, "scale", tuple(factors.shape), (dim,))
-    return arrays.rounded(points[..., None] * factors)
+    return arrays.held("positions", points[..., None] * factors)
 
 
 def normalized_positions(
@@ -148,8 +150,8 @@ def normalized_positions(
 
     Raises:
         ValueError: both or neither of positions and mask are arguments; the shapes do not fit; or a
-            length is negative, or 0 although there are positions (of tensors, only if it can be
-            read: on the CPU, while torch does not trace).
+            length is negative, or 0 although there are positions; or the dtype cannot hold a result
+            (of tensors, only if values can be read: on the CPU, while torch does not trace).
         TypeError: a dtype is not supported.
 
     Source: Liu et al. 2018, "CoordConv", section 3, with low -1 and high 1.
@@ -200,7 +202,8 @@ def normalized_positions(
     share = points / (count - 1).clip(min=1)
     # The ends are exact: products with 0 and with 1.
     values = low * (1 - share) + high * share
-    return arrays.rounded(values[..., None] * arrays.constant([1.0] * dim))
+    argument = "positions" if mask is None else "mask"
+    return arrays.held(argument, values[..., None] * arrays.constant([1.0] * dim))
 
 
 @overload

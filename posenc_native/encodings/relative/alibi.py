@@ -203,8 +203,9 @@ def alibi_columns(
         ``[H, 1, k_len]``, or ``[B, H, 1, k_len]`` if mask or slopes have an axis B.
 
     Raises:
-        ValueError: the length is negative, rounding is unknown, the shapes do not fit, or numbers
-            of samples descend.
+        ValueError: the length is negative, rounding is unknown, the shapes do not fit, numbers of
+            samples descend, or the dtype cannot hold a product (float16 from 65 520 on; of tensors,
+            only if values can be read: on the CPU, while torch does not trace).
         TypeError: a dtype is not supported.
 
     Source: ``build_alibi_tensor`` for BLOOM and for Falcon in transformers.
@@ -232,7 +233,7 @@ def alibi_columns(
     check_batches(function, "slopes", weights, positions)
     weights = arrays.through(weights, rounding)
     products = weights[..., None] * positions[..., None, :]
-    return arrays.rounded(arrays.through(products, rounding))[..., None, :]
+    return arrays.held("k_len", arrays.through(products, rounding))[..., None, :]
 
 
 def _slopes_of(own: range, num_heads: int, max_bias: float) -> list[float]:

@@ -32,7 +32,7 @@ from posenc_native.core.calls.suggestions.vocabulary import (
     refuse_missing,
     takes_words,
 )
-from posenc_native.core.calls.tables import Tables
+from posenc_native.core.calls.tables import Reach, Tables, far_tables
 from posenc_native.engines import backend, late
 from posenc_native.engines.arrays import Arrays
 
@@ -154,9 +154,6 @@ def rotary_tables(
 
 # --- xPos
 
-# Limits of a factor's logarithm: up to here the factor and its inverse are normal numbers.
-_LIMITS = {"float32": 87.0, "float64": 708.0}
-
 
 def xpos_tables(
     positions: Any,
@@ -171,10 +168,18 @@ def xpos_tables(
     """Tables for queries and keys: `apply_rotary_qk` with them rotates, and scales for the decay.
 
     The tables of queries and of keys are computed separately, neither as the inverse of the other,
-    in float64, and rounded once. The factors of pair 0 are the most extreme: with gamma 0.4 they
-    are normal numbers of float32 up to ``|n - c| = 69.4 * scale_base``, which is 35 500 positions
-    for 512. A center in the middle of the longest sequence makes the most of that range. The
-    product with float16 elements overflows earlier: from ``8.8 * scale_base`` on for elements of 1.
+    in float64, and rounded once.
+
+    The factors of pair 0 are the most extreme, and grow with the distance from the center. A call
+    with a position so far away that a factor times elements of 16 would overflow is an error. (The
+    rotation of such a pair has elements of up to ``16 * sqrt(2)``.) So the results are finite if
+    no element of q and k is larger than 16. With gamma 0.4 and scale 1, positions reach
+
+        float16              6.36 * scale_base   3257 for 512
+        bfloat16, float32    68.3 * scale_base   34 985 for 512; tables of float32 too
+        float64              564 * scale_base    288 811 for 512
+
+    A center in the middle of the longest sequence makes the most of that range.
 
     Args:
         positions: an int n for 0 .. n-1, or an array or tensor of any shape; or a tuple of two
@@ -195,10 +200,10 @@ def xpos_tables(
         The paper's code uses pairing "interleaved".
 
     Raises:
-        ValueError: the shapes do not fit; numbers are not positive or finite; or positions are so
-            far from the center that a factor or its inverse would not be a normal number (checked
-            only if positions can be read without a wait: not on a GPU, not while torch.compile
-            traces).
+        ValueError: the shapes do not fit; numbers are not positive or finite; or positions are too
+            far from the center for the dtype of the tables. `apply_rotary_qk` raises it for the
+            dtype of q and k. (Positions are checked only if they can be read without a wait: not
+            on a GPU, unless they are an int, and not while torch.compile traces.)
         TypeError: a dtype is not supported.
 
     Source: Sun et al. 2022, arXiv:2212.10554.
@@ -214,7 +219,32 @@ def xpos_tables(
         >>> x = np.ones((1, 1, 2, 4), np.float32)
         >>> q, k = pn.apply_rotary_qk(x, x, None, tables)
     """
-    function = "xpos_tables"
+    decay: dict[str, Any] = {
+        "center": center, "scale_base": scale_base, "gamma": gamma, "scale": scale,
+    }  # fmt: skip
+    return far_tables(*tables_and_reach("xpos_tables", positions, inv_freq, dtype, **decay))
+
+
+# The lowest and the highest of some positions; None if they are unknown.
+Span = tuple[float, float] | None
+
+
+def tables_and_reach(
+    function: str,
+    positions: Any,
+    inv_freq: Any,
+    dtype: Any,
+    *,
+    center: float | str,
+    scale_base: float,
+    gamma: float,
+    scale: float | None = None,
+    spans: tuple[Span, ...] = (None, None),
+) -> tuple[Tables, Reach | None]:
+    """The tables, and how far their positions are from the center, if that is known.
+
+    spans: for positions, or for those of q and of k, what the caller knows without reading them.
+    """
     rope = _one_axis(function, inv_freq)
     if rope is not None:
         check_none_beside(function, rope, {"scale": scale})
@@ -227,16 +257,24 @@ def xpos_tables(
     arrays = Arrays(
         function, dtype, None, positions=pair[0], k_positions=pair[-1], inv_freq=inv_freq
     )
+    table_format = _table_format(arrays)
     points = [arrays.points("positions", coordinates) for coordinates in pair]
-    center = _center(function, center, points[-1].shape[-1] if points[-1].ndim else 0)
-    decay = _decay(arrays, inv_freq, scale_base, gamma)
+    middle = _center(function, center, points[-1].shape[-1] if points[-1].ndim else 0)
+    logarithms = _logarithms(arrays, inv_freq, scale_base, gamma)
+    known = [_span(arrays, *values) for values in zip(pair, points, spans, strict=False)]
+    reach = None
+    if len(logarithms):
+        reach = _reach(known, middle, scale_base, -min(logarithms), scale)
+    if reach is not None:
+        reach.check(function, "positions", table_format)
+    decay = arrays.constant(logarithms)
     signs = ((1, -1),) if len(points) == 1 else ((1,), (-1,))
     of_q, of_k = (
         table
         for at, own in zip(points, signs, strict=True)
-        for table in _tables(arrays, at, inv_freq, decay, center, scale, own)
+        for table in _tables(arrays, at, inv_freq, decay, middle, scale, own)
     )
-    return Tables((of_q[0], of_k[0]), (of_q[1], of_k[1]))
+    return Tables((of_q[0], of_k[0]), (of_q[1], of_k[1])), reach
 
 
 def _one_axis(function: str, inv_freq: Any) -> Any:
@@ -256,8 +294,8 @@ def _center(function: str, center: float | str, length: int) -> float:
     return arguments.finite_number(function, "center", center)
 
 
-def _decay(arrays: Arrays, inv_freq: Any, scale_base: float, gamma: float) -> Any:
-    """The logarithm of a query's factor per position of distance from the center, float64 [P]."""
+def _logarithms(arrays: Arrays, inv_freq: Any, scale_base: float, gamma: float) -> list[float]:
+    """The logarithm of a query's factor per position of distance from the center, for each pair."""
     if not arguments.is_tensor(inv_freq):
         inv_freq = arguments.as_frequencies(arrays.function, inv_freq)
     shape = tuple(inv_freq.shape)
@@ -267,7 +305,39 @@ def _decay(arrays: Arrays, inv_freq: Any, scale_base: float, gamma: float) -> An
     gamma = arguments.positive_number(arrays.function, "gamma", gamma)
     dim = 2 * shape[0]
     logarithms = [math.log((2 * i + gamma * dim) / ((1 + gamma) * dim)) for i in range(shape[0])]
-    return arrays.constant([logarithm / scale_base for logarithm in logarithms])
+    return [logarithm / scale_base for logarithm in logarithms]
+
+
+def _span(arrays: Arrays, coordinates: Any, points: Any, told: Span) -> Span:
+    """The lowest and the highest position, if there are some that can be read without a wait."""
+    if 0 in tuple(points.shape) or (arrays.is_torch and _without_numbers(points)):
+        return None
+    if told is not None:
+        return told
+    if isinstance(coordinates, (int, np.integer)):
+        return 0.0, float(coordinates - 1)
+    return (float(points.min()), float(points.max())) if arrays.readable else None
+
+
+def _without_numbers(points: torch.Tensor) -> bool:
+    """Whether the tensor stands for others: while torch traces, in its fake mode, on "meta"."""
+    from posenc_native.engines.following import tracing
+
+    return tracing() or points.is_meta or type(points).__name__ == "FakeTensor"
+
+
+def _reach(
+    spans: list[Span], center: float, scale_base: float, decay: float, scale: float
+) -> Reach | None:
+    """How far the positions are from the center; None if that is unknown."""
+    known = [span for span in spans if span is not None]
+    if not known:
+        return None
+    lowest, highest = min(low for low, _ in known), max(high for _, high in known)
+    if any(math.isnan(low) for low, _ in known):
+        lowest = highest = math.nan  # which min and max may miss
+    of_scale = abs(math.log(abs(scale))) if scale and math.isfinite(scale) else 0.0
+    return Reach(lowest, highest, center, scale_base, decay, of_scale)
 
 
 def _tables(
@@ -280,16 +350,7 @@ def _tables(
     signs: tuple[int, ...],
 ) -> list[tuple[Any, Any]]:
     """(cos, sin) of points [...] for each sign: 1 for queries, -1 for keys."""
-    function = arrays.function
     exponents = (points - center)[..., None] * decay
-    limit = _LIMITS[_table_format(arrays)]
-    if arrays.readable and 0 not in exponents.shape:
-        largest = float(abs(exponents).max())
-        if not largest <= limit:
-            reach = limit / float(abs(decay).max())
-            expected = f"within {reach:.0f} of the center, {center:g}, for factors in this format"
-            got = f"a position {largest / float(abs(decay).max()):.0f} from it"
-            arguments.wrong_value(function, "positions", expected, got)
     cos, sin = rotary_tables(points, inv_freq, scale=scale, dtype=arrays.float64)
     results = []
     for sign in signs:
@@ -300,7 +361,8 @@ def _tables(
 
 def _table_format(arrays: Arrays) -> str:
     """The name of the tables' format."""
-    names = [name for name in _LIMITS if arrays.dtype == getattr(arrays.xp, name)]
+    formats = ("float32", "float64")
+    names = [name for name in formats if arrays.dtype == getattr(arrays.xp, name)]
     if not names:
-        arguments.wrong_type(arrays.function, "dtype", " or ".join(_LIMITS), arrays.dtype)
+        arguments.wrong_type(arrays.function, "dtype", " or ".join(formats), arrays.dtype)
     return names[0]

@@ -268,7 +268,7 @@ class SinusoidalSpec:
             tables = [self._merged(xp, tables)]
         if self.include_coordinates:
             coordinates = [xp.broadcast_to(points[axis], leading) for axis in self.axis_order]
-            tables.insert(0, arrays.rounded(xp.stack(coordinates, -1)))
+            tables.insert(0, arrays.held("positions", xp.stack(coordinates, -1)))
         width = sum(table.shape[-1] for table in tables)
         if width < self.dim and self.remainder == "zeros":
             tables.append(_zeros(arrays, tables[0], (*leading, self.dim - width)))

@@ -61,6 +61,26 @@ def test_linear_positions():
 
 
 @needs_torch
+@pytest.mark.parametrize("engine", ["numpy", "torch"])
+def test_a_dtype_that_cannot_hold_a_position(engine):
+    """They were inf, in silence; 65 519.9 is the last number that float16 does not round to inf."""
+    xp = np if engine == "numpy" else pytest.importorskip("torch")
+    expected = "positions: expected numbers within 65504 for this dtype, got 65520; write dtype=bf"
+    linear, half = pn.absolute.linear_positions, {"dtype": xp.float16}
+    assert float(linear([65519], **half)[0, 0]) == float(linear([65519.9], **half)[0, 0]) == 65504
+    spec = pn.SinusoidalSpec(3, include_coordinates=True)
+    for call in (lambda p: linear(p, **half), lambda p: linear(2 * p, scale=0.5, **half),
+                 lambda p: pn.absolute.normalized_positions(p, 2, **half),
+                 lambda p: spec(p, **half)):  # fmt: skip
+        with pytest.raises(ValueError, match=expected):
+            call(xp.asarray([0, 65520]))
+    with pytest.raises(ValueError, match=r"numbers within 3.4e\+38 for this dtype, got -1e\+40"):
+        linear(xp.asarray([1e20]), scale=-1e20, dtype=xp.float32)
+    with pytest.raises(ValueError, match="k_len: expected numbers within 65504"):
+        pn.relative.alibi_columns(8, 140_000, **half)
+    assert math.isinf(float(linear(xp.asarray([math.inf]), **half)[0, 0]))  # as it came
+
+
 def test_linear_positions_of_tensors():
     far = np.array([0, 3, 2**24 + 1])
     same(pn.absolute.linear_positions(far, 2, scale=[0.1, 3.0]),

@@ -14,6 +14,8 @@ u = 2^-24, for positions below 2^12 and heads of 32,
 from __future__ import annotations
 
 import math
+import pickle
+import re
 
 import numpy as np
 import outside
@@ -250,27 +252,111 @@ def test_q_and_k_of_different_lengths_heads_and_batched_positions():
 # --- Range
 
 
+LARGEST = {"float16": 65504.0, "float32": float(np.finfo(np.float32).max),
+           "float64": float(np.finfo(np.float64).max)}  # fmt: skip
+
+
+def reach(dtype, scale_base=512, scale=1.0):
+    """The distance at which a pair of elements of 16, rotated, is the largest number of a dtype."""
+    room = LARGEST[dtype] / (16 * math.sqrt(2) * scale)
+    return int(math.log(room) / -math.log(0.4 / 1.4) * scale_base)
+
+
 def test_positions_too_far_from_the_centre_are_an_error():
-    reach = int(87 / -math.log(0.4 / 1.4) * 512)
-    near = np.array([-reach, reach])
+    near = np.array([-reach("float32"), reach("float32")])
     tables = pn.rotary.xpos_tables(near, INV_FREQ)
     for cos, sin in zip(tables.cos, tables.sin, strict=True):
         size = np.hypot(cos.astype(np.float64), sin)
         assert np.isfinite(size).all()
         assert size.min() > np.finfo(np.float32).tiny  # a normal number on either side
     for positions in (near + 2, near - 2):
-        with pytest.raises(ValueError, match=r"positions: expected within 3555\d of the center, 0"):
+        with pytest.raises(ValueError, match=r"positions: expected within 34985 of the center, 0"):
             pn.rotary.xpos_tables(positions, INV_FREQ)
     pn.rotary.xpos_tables(near + 10**6, INV_FREQ, center=1e6)
-    pn.rotary.xpos_tables(8 * near, INV_FREQ, dtype=np.float64)
+    far = np.array([-reach("float64"), reach("float64")])
+    pn.rotary.xpos_tables(far, INV_FREQ, dtype=np.float64)
     with pytest.raises(ValueError, match="positions: expected within"):
-        pn.rotary.xpos_tables(9 * near, INV_FREQ, dtype=np.float64)
+        pn.rotary.xpos_tables(far + 2, INV_FREQ, dtype=np.float64)
     for pair in ((near[1:], near[1:] + 2), (near[1:] + 2, near[1:])):
         with pytest.raises(ValueError, match="positions: expected within"):
             pn.rotary.xpos_tables(pair, INV_FREQ)
     for count in (0, 1):
         for cos in pn.rotary.xpos_tables(count, INV_FREQ).cos:
             assert cos.shape == (count, D // 2)
+    with pytest.raises(ValueError, match="a position 40000 from it; use float64, or center=20000"):
+        pn.rotary.xpos_tables(40_001, INV_FREQ)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("scale_base", [64, 512])
+def test_half_precision_holds_the_scores_or_says_how_far_it_does(sign, scale_base):
+    """The range is that of q and k, not only of the tables, and has room for their elements.
+
+    Older tests rotate float16 near the center alone: factors of 65,504 and more made inf and NaN.
+    """
+    far, options = reach("float16", scale_base), {"scale_base": scale_base}
+    x = np.full((1, 1, 2, D), 16.0, np.float16)
+    x[..., ::3] = -16
+    at = sign * np.array([far, far - 7])
+    tables = pn.rotary.xpos_tables(at, INV_FREQ, **options)
+    q, k = pn.apply_rotary_qk(x, x, None, tables)
+    assert np.isfinite(q).all()
+    assert np.isfinite(k).all()
+    exact = [formula(x, at, 0, side, "half", scale_base) for side in (1, -1)]
+    expected = scores_of(*exact)
+    # q and k are rounded once, near the smallest normal number by 2^-25.
+    size = np.abs(np.stack(exact))
+    error = 2.0**-11 * size + 2.0**-25
+    bound = scores_of(size[0] + error[0], size[1] + error[1]) - scores_of(size[0], size[1])
+    assert_within(scores_of(q.astype(np.float64), k.astype(np.float64)), expected, bound)
+
+    tables = pn.rotary.xpos_tables(at + sign, INV_FREQ, **options)
+    expected_error = (
+        rf"inv_freq: expected tables of positions within {far} of the center, 0 \(float16 holds "
+        rf"their factors times elements of up to 16\), got a position {far + 1} from it; use "
+        rf"bfloat16 or float32, or center=.* in all calls, or scale_base={scale_base + 1} in a"
+    )
+    for rotate in (
+        lambda x: pn.apply_rotary_qk(x, x, None, tables),
+        lambda x: pn.apply_rotary_qk(None, x, None, tables, inplace=True),
+        lambda x: pn.apply_rotary(x, None, tables.of_one(1)),
+        lambda x: pn.apply_rotary(x, None, pickle.loads(pickle.dumps(tables)).of_one(0)),
+    ):
+        before = x.copy()
+        with pytest.raises(ValueError, match=expected_error):
+            rotate(x)
+        np.testing.assert_array_equal(x, before)
+    wide = x.astype(np.float32)  # tables as far away still rotate other dtypes, with the same bits
+    plain = pn.Tables(*tables)
+    for result, other in zip(pn.apply_rotary_qk(wide, wide, None, tables),
+                             pn.apply_rotary_qk(wide, wide, None, plain), strict=True):  # fmt: skip
+        np.testing.assert_array_equal(result, other)
+
+
+def test_what_the_error_of_range_suggests_is_in_range():
+    x = np.ones((1, 1, 1, D), np.float16)
+    for length, options in ((4533, {}), (8192, {}), (12_001, {"center": "length"}),
+                            (3000, {"scale": 4.0})):  # fmt: skip
+        last = np.array([length - 1]) if options.get("center") != "length" else np.arange(length)
+        tables = pn.rotary.xpos_tables(last, INV_FREQ, **options)
+        with pytest.raises(ValueError, match="inv_freq: expected tables") as error:
+            pn.apply_rotary_qk(x, x, None, tables)
+        for way in str(error.value).split(", or ")[1:]:
+            words = dict(re.findall(r"(center|scale_base)=(\d+)", way))
+            new = options | {name: float(value) for name, value in words.items()}
+            for result in pn.apply_rotary_qk(
+                *np.full((2, 1, 1, length, D), 16, np.float16), None,
+                pn.rotary.xpos_tables(length, INV_FREQ, **new),
+            ):  # fmt: skip
+                assert np.isfinite(result).all()
+
+
+def test_tables_of_float64_are_checked_for_narrower_elements():
+    x = np.ones((1, 1, 1, D))
+    tables = pn.rotary.xpos_tables(np.array([10**5]), INV_FREQ, dtype=np.float64)
+    assert all(np.isfinite(y).all() for y in pn.apply_rotary_qk(x, x, None, tables))
+    with pytest.raises(ValueError, match=r"within 34985 of the center, 0 \(float32 holds"):
+        pn.apply_rotary_qk(*np.float32([x, x]), None, tables)
 
 
 @pytest.mark.parametrize(
@@ -378,6 +464,45 @@ def test_module(torch, pnn):
     frequencies, factor = pn.rotary.rotary_frequencies(D, 10000.0, yarn)
     expected = rotated(q, k, positions, torch.from_numpy(frequencies), scale=factor)
     assert torch.equal(with_factor(q, k, positions)[1], expected[1])
+
+
+def test_range_of_tensors(torch, pnn):
+    """float16 beyond the range of its factors, where 4,000 of 8,192 rows of attention were NaN."""
+    module = pnn.XPos(64)
+    x = torch.ones(1, 1, 8192, 64, dtype=torch.float16)
+    expected = r"XPos: positions: expected within 3257 of the center, 0 \(float16 holds"
+    one, all_of_them = x[:, :, :1], torch.arange(8192)
+    for q, positions, k_positions in (
+        (x, None, None), (x, all_of_them, None), (one, torch.tensor([0]), all_of_them),
+        (one, 4532, None),
+    ):  # fmt: skip
+        k = one if type(positions) is int else x
+        with pytest.raises(ValueError, match=expected):
+            module(q, k, positions, k_positions=k_positions)
+    for other in (torch.bfloat16, torch.float32, torch.float64):
+        assert all(y.isfinite().all() for y in module(x.to(other), x.to(other)))
+    some = 16 * x[:, :, :6258]
+    assert all(y.isfinite().all() for y in pnn.XPos(64, center=3000)(some, some))
+    tables = pn.rotary.xpos_tables(torch.tensor([4532]), module.rope)
+    with pytest.raises(ValueError, match="apply_rotary_qk: inv_freq: expected tables of positions"):
+        pn.apply_rotary_qk(one, one.clone().requires_grad_(), None, tables)
+    wide = one.float().requires_grad_()
+    pn.apply_rotary_qk(wide, wide, None, tables)[1].sum().backward()
+    assert wide.grad.isfinite().all()
+
+
+def test_range_is_not_checked_where_positions_cannot_be_read(torch, pnn):
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    module = pnn.XPos(64)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        x, at = torch.empty(1, 1, 8192, 64, dtype=torch.float16), torch.arange(8192)
+        assert module(x, x, at)[0].shape == module(x, x)[1].shape == x.shape
+    x = torch.empty(1, 1, 8192, 64, dtype=torch.float16, device="meta")
+    assert module(x, x)[0].is_meta
+    compiled = torch.compile(lambda x: module(x, x), fullgraph=True, backend="eager")
+    assert compiled(torch.ones(1, 1, 8192, 64, dtype=torch.float16))[0].isfinite().all()
+    torch._dynamo.reset()
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
