@@ -134,11 +134,12 @@ class SinusoidalEmbedding(Described):
         options: options of the preset.
 
     Shape:
-        positions as in a `posenc_native.SinusoidalSpec`: ``[...]`` for one coordinate, ``[..., A]``
-        for A coordinates, a shape, or a mask; the result is ``[..., dim]``.
+        One of positions, sizes and mask, as in a `posenc_native.SinusoidalSpec`: positions
+        ``[...]`` for one coordinate, ``[..., A]`` for A coordinates; sizes of a grid, A ints, as
+        ``x.shape[1:-1]``; a mask ``[..., n_1 ... n_A]``. The result is ``[..., dim]``.
 
     Raises:
-        ValueError, TypeError: as in `posenc_native.SinusoidalSpec.preset`.
+        ValueError, TypeError: as in `posenc_native.SinusoidalSpec` and its ``preset``.
 
     Example:
         >>> import torch
@@ -147,7 +148,7 @@ class SinusoidalEmbedding(Described):
         >>> embed(torch.tensor([998.39, 7.0])).shape
         torch.Size([2, 320])
         >>> embed = pnn.SinusoidalEmbedding(256, "detr", normalize=True, channels_first=True)
-        >>> embed(torch.ones(2, 25, 34, dtype=torch.bool)).shape  # where there is an image
+        >>> embed(mask=torch.ones(2, 25, 34, dtype=torch.bool)).shape  # where there is an image
         torch.Size([2, 256, 25, 34])
     """
 
@@ -183,13 +184,15 @@ class SinusoidalEmbedding(Described):
 
     def forward(
         self,
-        positions: Any,
+        positions: Any = None,
         *,
+        sizes: Any = None,
+        mask: Any = None,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str | None = None,
     ) -> Tensor:
-        """The table; `device` is for positions that are not a tensor."""
-        table: Tensor = self.spec(positions, dtype=dtype, device=device)
+        """The table; `device` is for positions, sizes or a mask that are not a tensor."""
+        table: Tensor = self.spec(positions, sizes=sizes, mask=mask, dtype=dtype, device=device)
         if self.scale is not None:
             table = table * self.scale.to(dtype)
         if self.channels_first:

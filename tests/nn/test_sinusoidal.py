@@ -116,7 +116,13 @@ def test_embedding_is_the_preset(device):
     spec = pn.SinusoidalSpec(dim=8, axis_order=(1, 0))
     embed = pnn.SinusoidalEmbedding(8, spec, channels_first=True)
     assert_same_bits(embed((3, 4), device=device), spec((3, 4), device=device).permute(2, 0, 1))
+    sizes = torch.tensor([3, 4], device=device)
+    assert_same_bits(embed(sizes=sizes), embed((3, 4), device=device))  # on the device of the sizes
+    assert embed(sizes=torch.Size([3, 4])).shape == (8, 3, 4)
+    with pytest.raises(ValueError, match=r"or sizes=\(3,\) for 3 rows"):
+        pnn.SinusoidalEmbedding(8)(torch.ones(1, 3, 8).shape[1:-1])
     mask = torch.ones(2, 3, 4, dtype=torch.bool, device=device)
+    assert_same_bits(embed(mask=mask.int()), embed(mask))
     assert_same_bits(embed(mask), spec(mask).permute(0, 3, 1, 2))
     assert embed((3, 4), device="meta").shape == (8, 3, 4)
     for bad, options in ((9, {}), (8, {"scale": 2.0})):

@@ -34,6 +34,7 @@ def arrays(x: Floats, k: npt.NDArray[np.float16], ints: npt.NDArray[np.int64]) -
     assert_type(pn.sinusoidal([0, 5], 8, dtype="float16"), Any_)
     assert_type(pn.add_sinusoidal(x, out=x), Floats)
     assert_type(pn.SinusoidalSpec(dim=8)(3), Any_)
+    assert_type(pn.SinusoidalSpec(dim=8)(sizes=(3,)), Any_)
     assert_type(pn.sinusoids.frequencies(8), npt.NDArray[np.float64])
     inv_freq, factor = pn.rotary.rotary_frequencies(
         8, 10000.0, {"rope_type": "linear", "factor": 2.0}
@@ -160,7 +161,7 @@ def modules(x: torch.Tensor, model: torch.nn.Module) -> None:
     assert_type(rope.forward(x, x, layout="bshd"), tuple[torch.Tensor, torch.Tensor])
     assert_type(pnn.SinusoidalPositionalEncoding(8)(x), torch.Tensor)
     assert_type(pnn.NormalizedPositionalEncoding(8)(x, length=3), torch.Tensor)
-    assert_type(pnn.SinusoidalEmbedding(8)((2, 2)), torch.Tensor)
+    assert_type(pnn.SinusoidalEmbedding(8)(sizes=(2,)), torch.Tensor)
     assert_type(pnn.TimestepEmbedding(8)(x), torch.Tensor)
     assert_type(pnn.ALiBi(8, causal=True)(x, q_offset=2), torch.Tensor)
     assert_type(pnn.FIRE(8)(x), torch.Tensor)

@@ -75,12 +75,14 @@ class GridCoordinates:
     ) -> tuple[Any, ...]:
         """Coordinates of a grid of this shape: one array per axis, which broadcast to the shape.
 
+        shape: the sizes of the axes, ints, or an integer array or tensor ``[A]``.
+
         They are int64 if whole cells are counted, otherwise float64. A torch dtype or a device
         makes them tensors; apart from that, the dtype only applies to the table made from them.
         """
         function = "GridCoordinates"
         arrays = Arrays(function, dtype, device)
-        lengths = [arguments.length(function, "shape", n) for n in shape]
+        lengths = sizes_of(function, shape, argument="shape")
         placed = []
         for axis, n in enumerate(lengths):
             along = (1,) * axis + (n,) + (1,) * (len(lengths) - 1 - axis)
@@ -96,14 +98,20 @@ class GridCoordinates:
     def of_mask(self, mask: Any, axes: int) -> tuple[Any, ...]:
         """Coordinates ``mask.shape`` of the cells in a mask, along each of the last `axes`.
 
-        mask: bools, True for cells that are present. Along every line of cells, i counts these
-        cells and n is their number.
+        mask: bools, True for cells that are present, or the integers 1 and 0. Along every line of
+        cells, i counts these cells and n is their number.
         """
         function = "GridCoordinates"
         arrays = Arrays(function, mask=mask)
         mask = point_of(arrays, "mask", mask)
-        if arguments.dtype_name(mask.dtype) != "bool":
-            wrong_type(function, "mask", "bools", mask.dtype)
+        name = arguments.dtype_name(mask.dtype)
+        if name in arguments.INTEGER_DTYPES:
+            seen = arrays.seen(mask)
+            if seen is not None and ((seen != 0) & (seen != 1)).any():
+                wrong_value(function, "mask", "the integers 0 and 1", "other integers")
+            mask = mask != 0
+        elif name != "bool":
+            wrong_type(function, "mask", "bools, or the integers 0 and 1", name)
         if mask.ndim < axes:
             wrong_value(function, "mask", f"at least {axes} axes", f"shape {list(mask.shape)}")
         placed = []
@@ -128,6 +136,27 @@ class GridCoordinates:
                 wrong_value("GridCoordinates", "extent", "one per axis", extent)
             extent = extent[axis]
         return (arrays.wide(i) + self.first) * extent / divisor + self.low
+
+
+def sizes_of(
+    function: str, sizes: Any, axes: int | None = None, argument: str = "sizes"
+) -> tuple[int, ...]:
+    """The sizes of a grid: ints, or integers [A] of an array or tensor, whose numbers are read."""
+    expected = "ints, one for each axis" if axes is None else f"{axes} ints, one for each axis"
+    if axes == 1 and arguments.is_count(sizes):
+        sizes = (sizes,)
+    elif arguments.is_array(sizes) or is_tensor(sizes):
+        if len(sizes.shape) != 1:
+            wrong_value(function, argument, expected, f"shape {list(sizes.shape)}")
+        if arguments.dtype_name(sizes.dtype) not in arguments.INTEGER_DTYPES:
+            wrong_type(function, argument, expected, arguments.dtype_name(sizes.dtype))
+        sizes = sizes.tolist() if hasattr(sizes, "tolist") else [*sizes]
+    elif not isinstance(sizes, (tuple, list)):
+        wrong_type(function, argument, expected, type(sizes).__name__)
+    lengths = tuple(arguments.length(function, argument, n) for n in sizes)
+    if axes is not None and len(lengths) != axes:
+        wrong_value(function, argument, expected, list(lengths))
+    return lengths
 
 
 def point_of(arrays: Arrays, argument: str, value: Any) -> Any:

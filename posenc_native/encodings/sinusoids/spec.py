@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from posenc_native.core.calls import arguments
-from posenc_native.core.calls.arguments import wrong_type, wrong_value
+from posenc_native.core.calls.arguments import is_tensor, wrong_type, wrong_value
 from posenc_native.core.calls.suggestions.vocabulary import answer_methods
 from posenc_native.core.documents.reprs import call
 from posenc_native.encodings.rotary.tables import rotary_tables
 from posenc_native.engines.arrays import Arrays
 
-from .grid import GridCoordinates, point_of
+from .grid import GridCoordinates, point_of, sizes_of
 from .presets import described_presets, spec_arguments
 from .tables import sinusoidal
 
@@ -42,6 +42,7 @@ __all__ = ["SinusoidalSpec"]
 
 if TYPE_CHECKING:
     Cells = int | npt.NDArray[Any] | Sequence[int] | Sequence[npt.NDArray[Any]]
+    Sizes = int | Sequence[int] | npt.NDArray[Any]
     CellTensors = TensorLike | Sequence[TensorLike]
 
 
@@ -87,8 +88,8 @@ class SinusoidalSpec:
         include_coordinates: the coordinates themselves are the first columns.
         logarithm: the coordinates, all above 0, are replaced by their natural logarithms.
         zero_position: rows at this position are zero (with one coordinate only).
-        zero_rows: number of zero rows before those of a grid given by its shape (class tokens).
-        grid: how a shape or a mask becomes coordinates; None counts cells from 0.
+        zero_rows: number of zero rows before those of a grid given by its sizes (class tokens).
+        grid: how sizes or a mask become coordinates; None counts cells from 0.
 
     Raises:
         ValueError: dim cannot be divided this way, a name is unknown, or a number is out of range.
@@ -101,7 +102,7 @@ class SinusoidalSpec:
         array([[0.  , 0.  , 0.  , 1.  , 1.  , 1.  , 0.  ],
                [0.84, 0.01, 0.  , 0.54, 1.  , 1.  , 0.  ]], dtype=float32)
         >>> grid = pn.SinusoidalSpec(8, axis_order=(0, 1))  # pixels, cells
-        >>> grid((1, 2)).round(2)
+        >>> grid(sizes=(1, 2)).round(2)
         array([[[0.  , 1.  , 0.  , 1.  , 0.  , 1.  , 0.  , 1.  ],
                 [0.  , 1.  , 0.  , 1.  , 0.84, 0.54, 0.01, 1.  ]]], dtype=float32)
 
@@ -189,7 +190,7 @@ class SinusoidalSpec:
             >>> timestep = pn.SinusoidalSpec.preset("diffusers_timestep", 4, flip_sin_to_cos=True)
             >>> timestep([0.5]).round(4)
             array([[0.8776, 1.    , 0.4794, 0.    ]], dtype=float32)
-            >>> pn.SinusoidalSpec.preset("mae", 768, cls_token=True)((14, 14)).shape
+            >>> pn.SinusoidalSpec.preset("mae", 768, cls_token=True)(sizes=(14, 14)).shape
             (197, 768)
             >>> # fairseq's positions of tokens
             >>> positions = pn.positions.padded_positions([[1, 1, 0]], padding=1, start=2)
@@ -239,26 +240,56 @@ class SinusoidalSpec:
     def __call__(self, positions: Any, **made: Unpack[ByDtype]) -> Tensor: ...
     @overload
     def __call__(self, positions: Any, **made: Unpack[OnDevice]) -> Tensor: ...
-    def __call__(self, positions: Any, *, dtype: Any = None, device: Any = None) -> Any:
-        """The table at these positions.
+    @overload
+    def __call__(self, *, sizes: Sizes, **made: Unpack[OfNumPy]) -> Array[Any]: ...
+    @overload
+    def __call__(self, *, mask: npt.NDArray[Any], **made: Unpack[OfNumPy]) -> Array[Any]: ...
+    @overload
+    def __call__(self, positions: None = ..., *, sizes: Any = ..., mask: Any = ...,
+                 dtype: Any = ..., device: Any = ...) -> Any: ...  # fmt: skip
+    def __call__(
+        self,
+        positions: Any = None,
+        *,
+        sizes: Any = None,
+        mask: Any = None,
+        dtype: Any = None,
+        device: Any = None,
+    ) -> Any:
+        """The table at these positions, or of the cells of a grid; exactly one of three arguments.
 
         Args:
             positions: for one coordinate, an int n for the n cells of the grid, or an array or
-                tensor of any shape. For A coordinates, A ints (the shape of a grid), A arrays or
-                tensors that broadcast, or one array or tensor ``[..., A]``. Bools are a mask of the
-                cells that are present, ``[..., n]`` or ``[..., n_1 ... n_A]``: see
-                `GridCoordinates`.
+                tensor of any shape. For A coordinates, A arrays or tensors that broadcast, or one
+                array or tensor ``[..., A]``. A tuple or list of A ints, A > 1, is read as `sizes`,
+                and bools as `mask`.
+            sizes: the number of cells along each axis, A ints: a tuple (``x.shape[1:-1]``), or an
+                integer array or tensor ``[A]`` (one row of spatial_shapes in Deformable DETR). A
+                tensor's device is that of the result; its numbers are read, for which a GPU waits.
+            mask: ``[..., n]`` or ``[..., n_1 ... n_A]``, bools or the integers 0 and 1: True or 1
+                for cells that are present; see `GridCoordinates`.
             dtype, device: as in `sinusoidal`: float16, bfloat16, float32 (default) or float64.
 
         Returns:
-            ``[..., dim]``; for a shape with `zero_rows`, ``[zero_rows + n_1 ... n_A, dim]``.
-            Gradients reach floating-point positions.
+            ``[..., dim]``; for sizes ``[n_1 ... n_A, dim]``, or ``[zero_rows + n_1 ... n_A, dim]``
+            with `zero_rows`. Gradients reach floating-point positions.
 
         Raises:
-            ValueError: coordinates do not broadcast; or, with `logarithm`, one has no logarithm (of
-                tensors, only if values can be read: on the CPU, while torch does not trace).
+            ValueError: coordinates do not broadcast; integers could be positions as well as sizes
+                or a mask (a tuple of ints for one coordinate; integers ``[A]``, which are sizes or
+                one position; integers ``[..., A]`` for a spec with a `grid`, which are a mask or
+                positions): the message says what to write for each. Or, with `logarithm`, a
+                coordinate has no logarithm (of tensors, only if values can be read: on the CPU,
+                while torch does not trace).
+            TypeError: a dtype is not supported, or there is none of the three.
+
+        Example:
+            >>> import posenc_native as pn
+            >>> spec = pn.SinusoidalSpec.preset("positional_encodings", 12)
+            >>> spec(sizes=(7,)).shape, spec([7]).shape  # 7 rows; the row at position 7
+            ((7, 12), (1, 12))
         """
-        arrays, points = self._points(positions, dtype, device)
+        arrays, points = self._points(positions, sizes, mask, dtype, device)
         tables = [self._table(arrays, points[axis], axis, dtype) for axis in self.axis_order]
         xp, leading = arrays.xp, tables[0].shape[:-1]
         if len(tables) > 1:
@@ -278,39 +309,40 @@ class SinusoidalSpec:
         if self.zero_position is not None:
             mask = (points[0] != self.zero_position)[..., None]
             table = xp.where(mask, table, _zeros(arrays, table, ()))
-        if self.zero_rows and _is_shape(positions, len(self.axis_order)):
+        of_sizes = sizes is not None or _is_shape(positions, len(self.axis_order))
+        if self.zero_rows and of_sizes:
             table = table.reshape(math.prod(leading), table.shape[-1])
             zeros = _zeros(arrays, table, (self.zero_rows, table.shape[-1]))
             table = xp.concatenate([zeros, table], 0)
         return table
 
-    def _points(self, positions: Any, dtype: Any, device: Any) -> tuple[Arrays, list[Any]]:
+    def _points(
+        self, positions: Any, sizes: Any, mask: Any, dtype: Any, device: Any
+    ) -> tuple[Arrays, list[Any]]:
         """The engine to compute with, and each coordinate."""
         function, axes = "SinusoidalSpec", len(self.axis_order)
+        number = sum(value is not None for value in (positions, sizes, mask))
+        if number == 0:
+            wrong_type(function, "positions", "positions, or sizes=, or mask=", "none of them")
+        if number > 1:
+            wrong_value(function, "positions", "one of positions, sizes and mask", "several")
         grid = GridCoordinates() if self.grid is None else self.grid
-        if _is_shape(positions, axes):
+        if sizes is not None or _is_shape(positions, axes):
+            if sizes is None:
+                shape = (positions,) if axes == 1 else tuple(positions)
+                if len(shape) != axes:
+                    wrong_value(function, "positions", f"{axes} sizes", list(shape))
+            else:
+                shape = sizes_of(function, sizes, axes)
+                if device is None and is_tensor(sizes):
+                    device = sizes.device
             arrays = Arrays(function, dtype, device)
-            shape = (positions,) if axes == 1 else positions
-            if len(shape) != axes:
-                wrong_value(function, "positions", f"{axes} sizes", list(shape))
             points = list(grid.of_shape(shape, dtype=dtype, device=device))
+        elif mask is not None:
+            arrays = Arrays(function, dtype, device, mask=mask)
+            points = list(grid.of_mask(point_of(arrays, "mask", mask), axes))
         else:
-            several = axes > 1 and isinstance(positions, (tuple, list))
-            coordinates = list(positions) if several else [positions]
-            if several and len(coordinates) != axes:
-                wrong_value(function, "positions", f"{axes} coordinates", len(coordinates))
-            named = {
-                f"positions[{i}]" if several else "positions": p for i, p in enumerate(coordinates)
-            }
-            arrays = Arrays(function, dtype, device, **named)
-            points = [point_of(arrays, name, value) for name, value in named.items()]
-            if not several and arguments.dtype_name(points[0].dtype) == "bool":
-                points = list(grid.of_mask(points[0], axes))
-            elif not several and axes > 1:
-                if points[0].ndim == 0 or points[0].shape[-1] != axes:
-                    expected = f"a last axis of {axes} coordinates"
-                    wrong_value(function, "positions", expected, list(points[0].shape))
-                points = [points[0][..., axis] for axis in range(axes)]
+            arrays, points = self._coordinates(positions, dtype, device)
         if self.logarithm:
             for point in points:
                 seen = arrays.seen(point)
@@ -319,6 +351,42 @@ class SinusoidalSpec:
                     wrong_value(function, "positions", expected, "others")
             points = [arrays.xp.log(arrays.wide(point)) for point in points]
         return arrays, points
+
+    def _coordinates(self, positions: Any, dtype: Any, device: Any) -> tuple[Arrays, list[Any]]:
+        """The engine, and each coordinate, of positions that are not ints; bools are a mask."""
+        function, axes = "SinusoidalSpec", len(self.axis_order)
+        several = axes > 1 and isinstance(positions, (tuple, list))
+        coordinates = list(positions) if several else [positions]
+        if several and len(coordinates) != axes:
+            wrong_value(function, "positions", f"{axes} coordinates", len(coordinates))
+        if axes == 1 and isinstance(positions, tuple) and all(map(arguments.is_count, positions)):
+            _refuse_tuple(function, positions)
+        named = {
+            f"positions[{i}]" if several else "positions": p for i, p in enumerate(coordinates)
+        }
+        arrays = Arrays(function, dtype, device, **named)
+        points = [point_of(arrays, name, value) for name, value in named.items()]
+        if axes > 1:
+            whole = all(arguments.dtype_name(p.dtype) in arguments.INTEGER_DTYPES for p in points)
+            ndim = max(p.ndim for p in points)
+            if whole and ndim == (0 if several else 1):
+                _refuse_one_cell(function, positions, points, axes)
+        if several:
+            return arrays, points
+        if arguments.dtype_name(points[0].dtype) == "bool":
+            grid = GridCoordinates() if self.grid is None else self.grid
+            return arrays, list(grid.of_mask(points[0], axes))
+        if axes == 1:
+            return arrays, points
+        hint = "write mask= for a mask of integers, sizes= for sizes" if whole else ""
+        if points[0].ndim == 0 or points[0].shape[-1] != axes:
+            expected = f"a last axis of {axes} coordinates"
+            wrong_value(function, "positions", expected, list(points[0].shape), hint)
+        if whole and self.grid is not None:
+            expected = f"floats, as [..., {axes}] for positions, or a tuple of {axes} arrays"
+            got = f"{arguments.dtype_name(points[0].dtype)} {list(points[0].shape)}"
+            wrong_value(function, "positions", expected, got, hint)
+        return arrays, [points[0][..., axis] for axis in range(axes)]
 
     def _table(self, arrays: Arrays, point: Any, axis: int, dtype: Any) -> Any:
         """The table [..., 2P] of one coordinate."""
@@ -369,6 +437,27 @@ def _is_shape(positions: Any, axes: int) -> bool:
     return isinstance(positions, (tuple, list)) and all(
         isinstance(n, (int, np.integer)) for n in positions
     )
+
+
+def _refuse_tuple(function: str, positions: tuple[Any, ...]) -> NoReturn:
+    """The error for ints in a tuple, with one coordinate: sizes, as in x.shape, or positions."""
+    shown = tuple(map(int, positions))
+    expected = f"a list or an array of positions (write {list(shown)})"
+    if len(shown) == 1:
+        expected += f", or sizes={shown} for {shown[0]} rows"
+    elif shown:
+        expected += f", or sizes= with a spec of {len(shown)} coordinates for such a grid"
+    wrong_value(function, "positions", expected, f"the tuple {shown}")
+
+
+def _refuse_one_cell(function: str, positions: Any, points: list[Any], axes: int) -> NoReturn:
+    """The error for A integers in an array: the sizes of a grid, or the position of one cell."""
+    expected = f"positions [n, {axes}] (for one cell [1, {axes}])"
+    got = f"{arguments.dtype_name(points[0].dtype)} {list(points[0].shape)}"
+    if isinstance(positions, (tuple, list)):
+        expected = f"{axes} arrays [n] of positions"
+        got = f"{axes} integer arrays without an axis"
+    wrong_value(function, "positions", f"{expected}, or sizes= for the sizes of a grid", got)
 
 
 def _common_shape(arrays: Arrays, tables: list[Any], points: list[Any]) -> Any:

@@ -178,13 +178,79 @@ def test_forms_of_coordinates():
                   stacked.astype(np.float32),
                   np.ones((4, 6), bool)):  # fmt: skip
         assert_same_bits(spec(given), table)
-    assert_same_bits(spec(stacked[2, 5]), table[2, 5])
+    assert_same_bits(spec(stacked[2:3, 5]), table[2:3, 5])
+    assert_same_bits(spec(stacked[2, 5].astype(np.float64)), table[2, 5])
     assert_same_bits(pn.SinusoidalSpec(8)(5), pn.sinusoidal(5, 8))
     for shape in ((0, 3), (3, 0), (0, 0)):
         assert spec(shape).shape == (*shape, 16)
     far = 10**12 + np.arange(3)
     expected = np.concatenate([pn.sinusoidal(far, 8), pn.sinusoidal(-far, 8)], 1)
     assert_same_bits(spec((far, -far)), expected)
+
+
+@pytest.mark.parametrize("engine", ["numpy", "torch"])
+def test_sizes_are_said_to_be_sizes(engine):
+    """The oracle counts cells; older tests have no tuple for one coordinate and no array of sizes.
+
+    Both were positions, without an error: (7,) the row of position 7, [5, 7] one cell.
+    """
+    xp = np if engine == "numpy" else pytest.importorskip("torch")
+    one, two = (pn.SinusoidalSpec.preset("positional_encodings", 12, axes=n) for n in (1, 2))
+    assert_same_bits(one(sizes=(7,)), pn.sinusoidal(7, 12))
+    grid = np.stack(np.meshgrid(np.arange(5), np.arange(7), indexing="ij"), -1)
+    x = xp.zeros((2, 5, 7, 12))
+    for sizes in (x.shape[1:-1], xp.asarray([5, 7]), [*xp.asarray([5, 7])]):
+        table = two(sizes=sizes)
+        assert_same_bits(np.asarray(table), two(grid))
+        assert isinstance(table, np.ndarray) == (engine == "numpy" or not hasattr(sizes, "dtype"))
+    for sizes in (7, [7], xp.asarray([7]), x.shape[2:3]):
+        assert_same_bits(np.asarray(one(sizes=sizes)), pn.sinusoidal(7, 12))
+    levels = pn.SinusoidalSpec.preset("deformable_detr", 12, normalize=True)
+    assert_same_bits(np.asarray(levels(sizes=xp.asarray([5, 7]))), levels((5, 7)))
+    assert pn.SinusoidalSpec.preset("mae", 8, cls_token=True)(sizes=(2, 3)).shape == (7, 8)
+    for wrong, match in (
+        (lambda: one(x.shape[2:3]), r"write \[7\]\), or sizes=\(7,\) for 7 rows, got the tuple"),
+        (lambda: one(x.shape[1:-1]), r"write \[5, 7\]\), or sizes= with a spec of 2 coordinates"),
+        (lambda: two(xp.asarray([5, 7])), r"positions \[n, 2\] .*, or sizes= .* got int64 \[2\]"),
+        (lambda: levels((xp.asarray(5), xp.asarray(7))), r"2 arrays \[n\] of positions, or sizes="),
+        (lambda: two(sizes=(5,)), "sizes: expected 2 ints, one for each axis, got"),
+        (lambda: two(sizes=xp.asarray([[5, 7]])), r"sizes: expected 2 ints, .* shape \[1, 2\]"),
+        (lambda: two(sizes=(5, -7)), "sizes: expected an int in 0 .."),
+        (lambda: two((5, 7), sizes=(5, 7)), "one of positions, sizes and mask, got several"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=match):
+            wrong()
+    for wrong, match in ((lambda: two(sizes=xp.asarray([5.0, 7.0])), "sizes: .*, got float"),
+                         (lambda: two(sizes=5), "sizes: .*, got int"),
+                         (two, "positions, or sizes=, or mask=, got none")):  # fmt: skip
+        with pytest.raises(TypeError, match=match):
+            wrong()
+    # Positions stay positions.
+    assert_same_bits(np.asarray(one(xp.asarray([7]))), pn.sinusoidal(np.array([7]), 12))
+    assert_same_bits(one([7]), pn.sinusoidal(np.array([7]), 12))
+    assert_same_bits(one((0.5,)), pn.sinusoidal(np.array([0.5]), 12))
+
+
+@pytest.mark.parametrize("engine", ["numpy", "torch"])
+def test_masks_of_integers(engine):
+    """Of 0 and 1; older tests have bools alone. [2, 4, 2] was read as positions of two columns."""
+    xp = np if engine == "numpy" else pytest.importorskip("torch")
+    detr = pn.SinusoidalSpec.preset("detr", 12)
+    for columns in (2, 6):
+        mask = np.arange(2 * 4 * columns).reshape(2, 4, columns) % 3 > 0
+        expected = detr(mask)
+        for dtype in (xp.int64, xp.uint8, xp.int32):
+            given = xp.asarray(mask.tolist(), dtype=dtype)
+            assert_same_bits(np.asarray(detr(mask=given)), expected)
+            with pytest.raises(ValueError, match="write mask= for a mask of integers, sizes= for"):
+                detr(given)
+        assert_same_bits(np.asarray(detr(mask=xp.asarray(mask))), expected)
+    with pytest.raises(ValueError, match="mask: expected the integers 0 and 1"):
+        detr(mask=xp.asarray([[0, 2]]))
+    with pytest.raises(TypeError, match="mask: expected bools, or the integers 0 and 1, got float"):
+        detr(mask=xp.asarray([[0.0, 1.0]]))
+    plain = pn.SinusoidalSpec(8, axis_order=(0, 1))  # cells are counted from 0: positions
+    assert_same_bits(plain(np.ones((3, 2), int)), plain(np.ones((3, 2))))
 
 
 @pytest.mark.parametrize("descending", [False, True])

@@ -229,7 +229,7 @@ _NAMES = (
      ("posenc_native.sinusoidal(positions, dim) is the table, "
       "posenc_native.nn.SinusoidalPositionalEncoding the module"), "fairseq"),
     ("get_2d_sincos_pos_embed",
-     'posenc_native.SinusoidalSpec.preset("mae", dim)((height, width)) is the table', "MAE"),
+     'posenc_native.SinusoidalSpec.preset("mae", dim)(sizes=(height, width)) is the table', "MAE"),
     ("get_slopes get_alibi_slopes build_alibi_tensor",
      "posenc_native.relative.alibi_slopes(num_heads) has the slopes",
      "ALiBi's code, vLLM, transformers"),
