@@ -25,7 +25,10 @@ class SinusoidalPositionalEncoding(PositionalEncoding):
     """Add sinusoidal positions to embeddings: ``dropout(x * x_scale + alpha * table)``.
 
     Args:
-        d_model: width of the embeddings, even.
+        d_model: width of the embeddings, even. For an odd width add the table of a
+            `SinusoidalEmbedding`, as ``x + table(x.shape[1], device=x.device)``; the one of
+            PyTorch's tutorial is made by
+            ``SinusoidalEmbedding(29, SinusoidalSpec(29, remainder="cut", shift=0.5))``.
         dropout: probability of dropout after the sum.
         base, layout, shift, scale: as in `posenc_native.sinusoidal`: numbers, layout a name.
         how, x_scale, batch_first: as in `PositionalEncoding`; x is ``[b, s, d_model]``, of
@@ -68,6 +71,9 @@ class SinusoidalPositionalEncoding(PositionalEncoding):
         super().__init__(d_model, dropout, how=how, x_scale=x_scale, batch_first=batch_first)
         function = "SinusoidalPositionalEncoding"
         arguments.check_sinusoidal_layout(function, layout)
+        if self.d_model % 2:
+            hint = f"a SinusoidalEmbedding has odd widths: {arguments.odd_width(d_model, shift)}"
+            arguments.wrong_value(function, "d_model", "an even int", d_model, hint)
         _, base, shift, scale = arguments.frequency_parameters(
             function, d_model, base, shift, scale
         )

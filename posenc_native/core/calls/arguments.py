@@ -463,7 +463,9 @@ def frequency_parameters(
     function: str, dim: object, base: object, shift: object, scale: object = 1.0
 ) -> tuple[int, float, float, float]:
     """``(dim, base, shift, scale)`` for ``scale * base ** (-i / (dim / 2 - shift))``, checked."""
-    checked_dim = even_size(function, "dim", dim)
+    checked_dim = size(function, "dim", dim)
+    if checked_dim % 2:
+        wrong_value(function, "dim", "an even int", dim, odd_width(checked_dim, shift))
     checked_base = positive_number(function, "base", base)
     if checked_base < SMALLEST_BASE:
         wrong_value(function, "base", f"a number >= {SMALLEST_BASE}", checked_base)
@@ -482,6 +484,16 @@ def frequency_parameters(
         expected = "frequencies scale * base^(-i / (dim/2 - shift)) below 2^63"
         wrong_value(function, "scale", expected, f"scale = {checked_scale}, base = {checked_base}")
     return checked_dim, checked_base, checked_shift, checked_scale
+
+
+def odd_width(dim: int, shift: object = 0.0) -> str:
+    """The suggestion for an odd width of a sinusoidal table."""
+    pairs = shift if isinstance(shift, (int, float)) else 0
+    whose = "" if pairs else ", as PyTorch's tutorial does"
+    return (
+        f'SinusoidalSpec({dim}, remainder="cut", shift={0.5 + pairs:g}) cuts the last cosine{whose}'
+        '; other remainders are "zeros" and "drop"'
+    )
 
 
 def check_sinusoidal_layout(function: str, layout: object) -> None:

@@ -49,6 +49,7 @@ def frequencies(dim: int, base: float = 10000.0, *, shift: float = 0.0) -> Float
     ``get_timestep_embedding`` in diffusers.
     """
     function = "frequencies"
+    arguments.frequency_parameters(function, dim, base, shift)
     arguments.width(function, "dim", dim)
     return np.array(
         rounded_frequencies(*arguments.frequency_parameters(function, dim, base, shift))
@@ -68,6 +69,7 @@ def wavelengths(dim: int, base: float = 10000.0, *, shift: float = 0.0) -> Float
         >>> wavelengths(4)
         array([  6.28318531, 628.31853072])
     """
+    arguments.frequency_parameters("wavelengths", dim, base, shift)
     arguments.width("wavelengths", "dim", dim)
     exact = checked_frequencies("wavelengths", dim, base, shift)
     with decimal.localcontext(EXACT):

@@ -84,7 +84,10 @@ class SinusoidalSpec:
         shares: relative widths of the coordinates, as in (2, 3, 3); default equal.
         remainder: the treatment of a dim that is not a multiple of the pairs' width: "error",
             "zeros" (zero columns at the end), "drop" (a narrower table) or "cut" (one pair more,
-            truncated at dim).
+            truncated at dim). P is then the number of pairs before the cut, so the paper's
+            exponents 2i/dim have shift 0.5: the table of PyTorch's tutorial, which leaves out the
+            last cosine, is ``SinusoidalSpec(29, remainder="cut", shift=0.5)``. With shift 0 the
+            exponents are 2i/(dim + 1), as in positional-encodings.
         include_coordinates: the coordinates themselves are the first columns.
         logarithm: the coordinates, all above 0, are replaced by their natural logarithms.
         zero_position: rows at this position are zero (with one coordinate only).
@@ -226,7 +229,12 @@ class SinusoidalSpec:
         uneven = len(set(shares)) > 1
         if width < 0 or (rest and (self.remainder == "error" or uneven)):
             also = f" and {self.dim - width} more" if self.include_coordinates else ""
-            wrong_value("SinusoidalSpec", "dim", f"a multiple of {unit}{also}", self.dim)
+            hint = ""
+            if rest and self.remainder == "error" and not uneven:
+                hint = 'write remainder="zeros", "drop" or "cut", as the project does'
+                if unit == 2 and not also and self.inv_freq is None:
+                    hint = arguments.odd_width(self.dim, self.shift)
+            wrong_value("SinusoidalSpec", "dim", f"a multiple of {unit}{also}", self.dim, hint)
         if uneven and self.axis_place != "outer":
             wrong_value("SinusoidalSpec", "axis_place", "'outer' with shares", self.axis_place)
         parts = units + (1 if rest and self.remainder == "cut" else 0)

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from posenc_native.core.calls import arguments
 from posenc_native.core.calls.arguments import as_dtype, as_operand, is_tensor, is_torch_dtype
+from posenc_native.core.calls.errors import add_hint, fault_of
 from posenc_native.core.calls.pairs import FIRST, consecutive
 from posenc_native.core.calls.suggestions.vocabulary import MISSING, refuse, takes_words
 from posenc_native.engines import backend, late
@@ -100,7 +101,8 @@ def sinusoidal(
 
     Args:
         positions: an int n for 0 .. n-1, or an array or tensor of any shape.
-        dim: width of the table, even.
+        dim: width of the table, even. For odd widths see the remainder of a `SinusoidalSpec`:
+            PyTorch's tutorial has ``SinusoidalSpec(29, remainder="cut", shift=0.5)``.
         base: ratio of the longest to the shortest wavelength, > 0.
         layout: "interleaved", "sin_cos" or "cos_sin"; see the module docstring.
         shift: 0 for the paper's exponent 2i/dim, 1 for tensor2tensor's i/(dim/2 - 1).
@@ -137,6 +139,8 @@ def sinusoidal(
         table = backend.door.sinusoidal(positions, dim, base, layout, shift, scale, dtype, out)
         if table is not NotImplemented:
             return table
+    if type(dim) is int and dim % 2:
+        arguments.frequency_parameters("sinusoidal", dim, base, shift, scale)  # raises
     if device is not None or is_tensor(positions) or is_tensor(out) or is_torch_dtype(dtype):
         return late.torch_operations().sinusoidal(
             positions, dim, base, layout, shift, scale, dtype, device, out
@@ -173,7 +177,8 @@ def add_sinusoidal(
     """Add a sinusoidal table in one pass, never in memory: ``x * x_scale + alpha * table``.
 
     Args:
-        x: ``[..., seq, dim]``, float16, bfloat16, float32 or float64, with any strides.
+        x: ``[..., seq, dim]``, float16, bfloat16, float32 or float64, with any strides; dim is
+            even. To an x of an odd width add the table of a `SinusoidalSpec`.
         positions: None for 0 .. seq-1, an int p for p .. p + seq-1, ``[seq]``, or one for each row,
             ``x.shape[:-1]``, where all axes except the last may be 1 to broadcast.
         x_scale: factor of x (sqrt(dim) in the Transformer paper).
@@ -209,17 +214,23 @@ def add_sinusoidal(
     if arguments.is_count(positions):
         tokens = x.shape[-2] if x.ndim > 1 else 0  # which is another error
         positions = consecutive("add_sinusoidal", positions, tokens, x)  # type: ignore[arg-type]
-    if operations is not None:
-        return operations.add_sinusoidal(
+    try:
+        if operations is not None:
+            return operations.add_sinusoidal(
+                x, positions, x_scale, alpha, base, layout, shift, scale, out
+            )
+        if positions is not None:
+            positions = arguments.as_positions("add_sinusoidal", positions, an_int=FIRST)
+        if out is not None and type(out) is not np.ndarray:
+            arguments.check_no_mask("add_sinusoidal", "out", out)
+        return backend.implementation.add_sinusoidal(
             x, positions, x_scale, alpha, base, layout, shift, scale, out
         )
-    if positions is not None:
-        positions = arguments.as_positions("add_sinusoidal", positions, an_int=FIRST)
-    if out is not None and type(out) is not np.ndarray:
-        arguments.check_no_mask("add_sinusoidal", "out", out)
-    return backend.implementation.add_sinusoidal(
-        x, positions, x_scale, alpha, base, layout, shift, scale, out
-    )
+    except ValueError as error:
+        fault = fault_of(error)
+        if fault is not None and fault.argument == "dim" and x.shape[-1] % 2:
+            add_hint(error, arguments.odd_width(x.shape[-1], shift))
+        raise
 
 
 def shift_matrix(

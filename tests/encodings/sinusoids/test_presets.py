@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -444,6 +445,44 @@ def test_positional_encodings(axes, dim):
     positions = shape if axes > 1 else shape[0]
     ours = pn.SinusoidalSpec.preset("positional_encodings", dim, axes=axes)(positions)
     assert_agrees(ours, theirs, 4, by_power())
+
+
+@pytest.mark.parametrize("dim", [29, 7, 3, 1])
+def test_odd_widths_as_pytorchs_tutorial_has_them(dim):
+    """The oracle is the tutorial's code with one cosine fewer; "cut" alone has other exponents."""
+    torch = pytest.importorskip("torch")
+    position = torch.arange(50, dtype=torch.float64)[:, None]
+    div_term = torch.exp(torch.arange(0, dim, 2) * (-math.log(10000.0) / dim)).double()
+    pe = torch.zeros(50, dim, dtype=torch.float64)
+    pe[:, 0::2] = torch.sin(position * div_term)
+    pe[:, 1::2] = torch.cos(position * div_term)[:, : dim // 2]
+    spec = pn.SinusoidalSpec(dim, remainder="cut", shift=0.5)
+    assert_agrees(spec(50), pe, 50, by_exponential())
+    if dim > 3:
+        assert np.abs(pn.SinusoidalSpec(dim, remainder="cut")(50) - pe.numpy()).max() > 0.01
+    # Every error about an odd width names this spec.
+    write = f'SinusoidalSpec({dim}, remainder="cut", shift=0.5) cuts the last cosine'
+    x = np.zeros((1, 3, dim), np.float32)
+    from posenc_native import nn as pnn
+
+    for argument, call in (
+        ("dim: expected an even int", lambda: pn.sinusoidal(3, dim)),
+        ("dim: expected an even int", lambda: pn.sinusoidal(torch.arange(3), dim)),
+        ("dim: expected an even", lambda: pn.add_sinusoidal(x)),
+        ("dim: expected an even", lambda: pn.add_sinusoidal(torch.from_numpy(x))),
+        ("dim: expected an even int", lambda: pn.sinusoids.frequencies(dim)),
+        ("dim: expected a multiple of 2", lambda: pn.SinusoidalSpec(dim)),
+        ("dim: expected a multiple of 2", lambda: pnn.SinusoidalEmbedding(dim)),
+        ("d_model: expected an even int", lambda: pnn.SinusoidalPositionalEncoding(dim)),
+    ):
+        with pytest.raises(ValueError, match=f"{argument}.*, got {dim}; .*{re.escape(write)}"):
+            call()
+    module = pnn.SinusoidalEmbedding(dim, spec)
+    assert_agrees(module(50).numpy(), pe, 50, by_exponential())
+    with pytest.raises(ValueError, match=r"shift=1.5\) cuts"):
+        pn.sinusoidal(3, dim, shift=1.0)
+    with pytest.raises(ValueError, match='write remainder="zeros", "drop" or "cut"'):
+        pn.SinusoidalSpec(dim, axis_order=(0, 1))
 
 
 # --- Coordinates
