@@ -14,7 +14,7 @@ from posenc_native.checkpoints.formats import writing
 from posenc_native.checkpoints.formats.reading import read
 from posenc_native.core.calls.norms import Norm
 from posenc_native.core.calls.rotation import Rotation
-from posenc_native.engines import backend
+from posenc_native.engines import backend as implementations
 from posenc_native.engines.plain.query_scale import checked_query_scale, of_norm
 
 torch = pytest.importorskip("torch")
@@ -212,9 +212,14 @@ def test_layouts(layout):
     shape = [40 if i == token else 2 if i == batch else 1 for i in range(len(layout))]
     factors = expected(positions.T if batch > token else positions)
     near(ROPE(q, q, positions, layout=layout)[0], rotated * factors.reshape(shape))
+    # Counted positions, of which the first ones have the factor 1.
+    rotated = in_float64(PLAIN, q, q, 5, layout=layout)
+    shape = [40 if i == token else 1 for i in range(len(layout))]
+    factors = expected(np.arange(5, 45)).reshape(shape)
+    near(ROPE(q, q, 5, layout=layout)[0], rotated * factors)
 
 
-def test_norm_and_append_and_pairs():
+def test_norm_and_append_and_pairs(backend):
     q, k = made()
     weight = np.linspace(0.5, 2, 64, dtype=np.float32)
     factors = expected(np.arange(9, 49))[:, None]
@@ -295,7 +300,7 @@ def test_gradients_of_kernels(native, dims, first):
     rotation = Rotation(np.arange(40) + 9, 10.0 ** -np.arange(dims // 2), "bshd")
     ours, theirs = (
         module.norm_rotary_backward(*tensors, *rotation, "float32", *norm)
-        for module in (CUDA_ON_HOST, backend.native)
+        for module in (CUDA_ON_HOST, implementations.native)
     )
     for a, b in zip(ours[:2], theirs[:2], strict=True):
         assert (a == b).all()
@@ -337,6 +342,12 @@ def test_gradients_and_compile():
                 assert (a is None) == (b is None)
                 if a is not None:
                     torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-11)
+    # In place, where a gradient goes through: a product after the call.
+    leaf = torch.from_numpy(made()[0]).double().requires_grad_()
+    turned = ROPE(leaf * 1, leaf.detach().clone(), 10, inplace=True)[0]
+    grad = torch.randn_like(turned)
+    (wanted,) = torch.autograd.grad(ROPE(leaf, leaf.detach(), 10)[0], leaf, grad)
+    torch.testing.assert_close(torch.autograd.grad(turned, leaf, grad)[0], wanted)
     q, k = (torch.from_numpy(x) for x in made())
     compiled = torch.compile(lambda q, k, p: ROPE(q, k, p), fullgraph=True, backend="aot_eager")
     positions = torch.arange(5, 45)
