@@ -179,13 +179,15 @@ LIMITS = [
     # Single numbers also convert frequencies where they are needed, and take axes in slices.
     Limits(r"RotaryGradient<\w+, 1, false>", 4100, _of_rotary_gradient, loop_barriers=1),
     Limits(r"RotaryGradient<", 4100, _of_rotary_gradient, loop_barriers=1),  # a round of tokens
-    # Two words of each of two heads at once. Half of the code is of angles, once a token.
-    Limits(r"NormRotaryWarp<", 4350, lambda _: 4),
+    # Norms have about 500 instructions for the factor of queries, with logarithms in float64, in a
+    # function that is called once a token where there is one.
+    # Two words of each of two heads at once. Half of the rest is of angles, once a token.
+    Limits(r"NormRotaryWarp<", 5270, lambda _: 4),
     # Tables and weights of any dtype, read where they are needed, and caches of 8 bits: long, and
     # mostly not gone through.
-    Limits(r"NormRotary<", 9150, loop_barriers=10),
-    Limits(r"NormGradientWarp<", 2400, lambda _: 4),  # x and the gradient of out, near and far
-    Limits(r"NormGradient<", 7150, loop_barriers=7),
+    Limits(r"NormRotary<", 10080, loop_barriers=10),
+    Limits(r"NormGradientWarp<", 3125, lambda _: 4),  # x and the gradient of out, near and far
+    Limits(r"NormGradient<", 8230, loop_barriers=7),
     # Heads of the first token and of others, and what is copied.
     Limits(r"Selective<", 2400, lambda v: v.policy["kHeads"] * (2 * v.words + 1)),
     Limits(
