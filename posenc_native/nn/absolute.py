@@ -36,7 +36,7 @@ class PositionalEncoding(Described):
             "concatenate" makes it wider.
         x_scale: factor of x; "sqrt" is the sqrt(d_model) of the Transformer paper.
         batch_first: x is ``[b, s, d_model]``; otherwise ``[s, b, d_model]``, as in torch's
-            tutorial.
+            tutorial. Without a batch x is ``[s, d_model]`` either way, as in torch's Transformer.
 
     Shape:
         x ``[b, s, d_model]`` (any leading axes) or ``[s, b, d_model]``; positions None for
@@ -94,17 +94,23 @@ class PositionalEncoding(Described):
         """
         rows = self._rows(x)
         combined = self._combined(rows, self._points(rows, positions, start), encoding)
-        dropped: Tensor = self.dropout(combined if self.batch_first else combined.transpose(0, 1))
+        dropped: Tensor = self.dropout(combined.transpose(0, 1) if self._swapped(x) else combined)
         return dropped
 
     def _rows(self, x: Tensor) -> Tensor:
         """x as ``[..., s, d_model]``."""
-        rank = 2 if self.batch_first else 3
-        if x.ndim < rank or (rank == 3 and x.ndim > 3) or x.shape[-1] != self.d_model:
-            axes = "..., seq" if self.batch_first else "seq, batch"
-            expected = f"shape [{axes}, d_model = {self.d_model}]"
+        most = x.ndim if self.batch_first else 3
+        if not 2 <= x.ndim <= most or x.shape[-1] != self.d_model:
+            width = f"d_model = {self.d_model}]"
+            expected = f"shape [..., seq, {width}"
+            if not self.batch_first:
+                expected = f"shape [seq, batch, {width} or [seq, {width}"
             arguments.wrong_value(type(self).__name__, "x", expected, list(x.shape))
-        return x if self.batch_first else x.transpose(0, 1)
+        return x.transpose(0, 1) if self._swapped(x) else x
+
+    def _swapped(self, x: Tensor) -> bool:
+        """Whether x is ``[s, b, d_model]``."""
+        return not self.batch_first and x.ndim == 3
 
     def _points(self, rows: Tensor, positions: int | Tensor | None, start: int) -> int | Tensor:
         """The positions, or their number from 0."""

@@ -56,8 +56,11 @@ def test_sequence_first(device):
         expected = encode(x.transpose(0, 1).contiguous(), positions, start=start)
         assert_same_bits(result, expected.transpose(0, 1))
         assert result.is_contiguous()
+    # Without a batch.
+    for positions in (None, each[1]):
+        assert_same_bits(other(x[:, 0], positions), encode(x[:, 0].contiguous(), positions))
     with pytest.raises(ValueError, match=r"x: expected shape \[seq, batch, d_model = 16\]"):
-        other(x[0])
+        other(x[0, 0])
 
 
 @pytest.mark.usefixtures("backend")
