@@ -1,7 +1,9 @@
 """torch modules, which hold configuration and learned parameters.
 
 They hold no floating-point tables that ``.half()`` could cast, the meta device could lose or a
-state_dict could save.
+state_dict could save. Tables that originals saved (``pe``, ``inv_freq``,
+``relative_position_index``, ``relative_coords_table``) load strictly: they are compared with what
+the module computes, and not stored.
 """
 
 from __future__ import annotations

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from posenc_native.core.calls import arguments
@@ -14,6 +16,7 @@ from posenc_native.core.calls.suggestions.vocabulary import answer_methods, miss
 from posenc_native.core.documents.reprs import call_arguments
 from posenc_native.encodings.relative.heads import shown_heads
 from posenc_native.encodings.rotary.rotary import Rotary, rotary_in
+from posenc_native.engines.plain.numbers import readable
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -24,12 +27,107 @@ if TYPE_CHECKING:
 Init = TypeVar("Init", bound=Callable[..., None])
 
 
+class SavedBuffer(NamedTuple):
+    """A buffer of an original's checkpoint, which a module here computes and does not store."""
+
+    function: str
+    name: str  # with the names of the modules around
+    tensor: Tensor
+
+    def wrong(self, expected: str, got: object, hint: str = "") -> NoReturn:
+        """Raise the ValueError for this buffer."""
+        arguments.wrong_value(self.function, self.name, expected, got, hint)
+
+    def check_shape(self, *shapes: Sequence[int]) -> None:
+        """ValueError unless it has one of the shapes."""
+        if self.tensor.shape not in shapes:
+            expected = " or ".join(str(list(shape)) for shape in shapes)
+            self.wrong(f"shape {expected}", list(self.tensor.shape))
+
+    def values(self, kind: str = "floating-point") -> Tensor | None:
+        """The values on the CPU, floats in float64; None if they cannot be read.
+
+        kind: of the numbers, "floating-point" or "integer".
+        """
+        tensor = self.tensor.detach()
+        floats, dtype = tensor.is_floating_point(), arguments.dtype_name(tensor.dtype)
+        if floats != (kind == "floating-point") or tensor.is_complex():
+            arguments.wrong_type(self.function, self.name, f"{kind} numbers", dtype)
+        if type(tensor) is not Tensor or tensor.is_meta:
+            return None
+        tensor = tensor.cpu()
+        if not readable(tensor):
+            return None
+        return tensor.double() if floats else tensor.long()
+
+    def rounding(self) -> float:
+        """How far a value of about 1 is from what was rounded to the dtype of the buffer."""
+        return torch.finfo(self.tensor.dtype).eps if self.tensor.is_floating_point() else 0.0
+
+    def check_values(
+        self, values: Tensor, own: Tensor, bound: Tensor | float, what: str, hint: str = ""
+    ) -> None:
+        """ValueError, which shows the number that is farthest away, unless |values - own| <= bound.
+
+        what: the expected numbers in words.
+        """
+        excess = ((values - own).abs() - bound).nan_to_num(torch.inf)
+        if not excess.numel() or excess.max() <= 0:
+            return
+        at = tuple(int(i) for i in np.unravel_index(int(excess.argmax()), tuple(own.shape)))
+        expected = f"{what} ({own[at].item():.6g} at {list(at)})"
+        self.wrong(expected, f"{values[at].item():.6g}", hint)
+
+
+# Raises if the buffer contradicts what the module computes.
+BufferCheck = Callable[[Any, SavedBuffer], None]
+
+
 class Module(nn.Module):
-    """A module whose wrong calls say what to write."""
+    """A module whose wrong calls say what to write, and that loads checkpoints of originals.
+
+    Many originals save tables that the modules here compute. A subclass names these buffers in
+    `_computed_buffers`, so that ``load_state_dict(strict=True)`` takes an original's checkpoint.
+    The values are not used, but checked: others would mean that the module is not that original.
+    """
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         answer_methods(cls)
+
+    def _computed_buffers(self) -> Mapping[str, BufferCheck]:
+        """The buffers of originals that this module computes, by name, and their checks."""
+        return {}
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Also take, and check, the buffers that an original saves."""
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+        # After torch's, whose hooks may have changed names. A subclass may have such a buffer.
+        own = {*self._parameters, *self._buffers, *self._modules}
+        for name, check in self._computed_buffers().items():
+            key = prefix + name
+            if name in own or key not in state_dict:
+                continue
+            if key in unexpected_keys:
+                unexpected_keys.remove(key)
+            function, tensor = f"{type(self).__name__}.load_state_dict", state_dict[key]
+            try:
+                if not isinstance(tensor, Tensor):
+                    arguments.wrong_type(function, key, "a tensor", type(tensor).__name__)
+                check(self, SavedBuffer(function, key, tensor))
+            except (TypeError, ValueError) as error:
+                error_msgs.append(str(error))  # torch raises one error for all
 
 
 class Described(Module):
@@ -108,6 +206,45 @@ def rotary_of(
         expected = "an int beside other arguments (a Rotary includes them)"
         arguments.wrong_value(function, "head_dim", expected, f"a Rotary and {', '.join(names)}")
     return rope if layout in (None, rope.layout) else rope.with_layout(layout)
+
+
+def check_frequencies(module: Any, saved: SavedBuffer) -> None:
+    """A buffer "inv_freq" of a module with a `Rotary`: the frequencies, which may be cast."""
+    rope: Rotary = module.rope
+    saved.check_shape(rope.inv_freq.shape)
+    values = saved.values()
+    if values is None:
+        return
+
+    def bound(own: Tensor) -> Tensor:
+        # Originals compute in float32: an exponent of up to 20, that is off by 2 u, makes 43 u;
+        # blends of a scaling, such as YaRN's, multiply that by less than 8.
+        smallest = torch.finfo(saved.tensor.dtype).tiny * saved.rounding()
+        return own.abs() * (2.0**-15 + saved.rounding()) + smallest
+
+    own = torch.from_numpy(np.array(rope.inv_freq))
+    kind = (rope.scaling or {}).get("rope_type", (rope.scaling or {}).get("type"))
+    # Old originals divided positions, or computed other frequencies for each length.
+    if kind in ("linear", "dynamic"):
+        unscaled = torch.from_numpy(np.array(Rotary(rope.rotary_dim, base=rope.base).inv_freq))
+        if ((values - unscaled).abs() <= bound(unscaled)).all():
+            return
+    hint = ""
+    for base in _possible_bases(values):
+        other = torch.from_numpy(np.array(Rotary(2 * len(values), base=base).inv_freq))
+        if not hint and ((values - other).abs() <= bound(other)).all():
+            hint = f"base={base} makes the frequencies that came"
+    saved.check_values(values, own, bound(own), "the frequencies of this module", hint)
+
+
+def _possible_bases(inv_freq: Tensor) -> list[float]:
+    """Round numbers first: values that were cast to 16 bits do not tell all digits."""
+    count = len(inv_freq)
+    first = [
+        float(w) ** (-count / i) for i, w in enumerate(inv_freq) if i in (1, count - 1) and w > 0
+    ]
+    bases = [float(f"{base:.{digits}e}") for digits in range(6) for base in first]
+    return [base for base in bases if 0 < base < math.inf]
 
 
 def positive_size(function: str, argument: str, value: int) -> int:

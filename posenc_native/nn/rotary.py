@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -22,7 +22,7 @@ from posenc_native.encodings.rotary.rotary import Rotary, rotary_in
 from posenc_native.encodings.rotary.tables import tables_and_reach, xpos_tables
 
 from .initial import initialize_heads
-from .module import Rotating, rotary_of, takes_rotation
+from .module import BufferCheck, Rotating, check_frequencies, rotary_of, takes_rotation
 from .placement import local_heads
 
 if TYPE_CHECKING:
@@ -112,6 +112,9 @@ class RotaryModule(Rotating):
             self.rope._torch(device)
         return self
 
+    def _computed_buffers(self) -> Mapping[str, BufferCheck]:
+        return {"inv_freq": check_frequencies}  # in old checkpoints
+
     def _get_name(self) -> str:
         name = type(self).__name__
         return name if self._made_by is None else f"{name}.{self._made_by[0]}"
@@ -185,6 +188,9 @@ class RotaryEmbedding(RotatingModule):
     ``preset(name)`` and ``from_config(config)`` make the rotation of a published model. ``append``
     rotates and writes to a KV cache, ``append_latent`` to one of latent attention, ``norm``
     normalizes and rotates, ``bind`` checks once for a loop.
+
+    A buffer ``inv_freq`` in an original's checkpoint is compared and not stored; other frequencies
+    are an error.
 
     Raises:
         ValueError, TypeError: as in `posenc_native.Rotary` and `posenc_native.apply_rotary_qk`; or

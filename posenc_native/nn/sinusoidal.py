@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -14,11 +16,42 @@ from posenc_native.encodings.sinusoids.tables import add_sinusoidal, sinusoidal
 
 from .absolute import PositionalEncoding
 from .initial import initialize, reset_layers
-from .module import Described
+from .module import BufferCheck, Described, SavedBuffer
 from .placement import device_of, precision_of
 
 if TYPE_CHECKING:
     from posenc_native.core.calls.kinds import Combination, Device, EmbeddingScale, SinusoidalLayout
+
+
+def _check_table(module: Any, saved: SavedBuffer) -> None:
+    """A buffer "pe": rows 0 .. n-1 of the table, as in PyTorch's tutorial, or with batch first."""
+    width, steepest = module._columns()
+    shape = tuple(saved.tensor.shape)
+    if shape[-1:] != (width,) or not (len(shape) == 2 or (len(shape) == 3 and 1 in shape[:2])):
+        saved.wrong(f"shape [n, {width}], [n, 1, {width}] or [1, n, {width}]", list(shape))
+    values = saved.values()
+    if values is None:
+        return
+    values = values.reshape(-1, width)
+    positions = torch.arange(len(values), device="cpu")
+    # Originals compute in float32. The exponent x of a frequency e^-x is off by 2 u x; the
+    # frequency and its product with p by 3 u: the angle by at most (2 x + 3) e^-x p u <= 3 p u.
+    u = 2.0**-24
+    bound = positions[:, None].double() * (4 * u * steepest) + 4 * u + saved.rounding()
+    own = module._table(positions).double()
+    if ((values - own).abs() <= bound).all():
+        return
+    hint = ""
+    for name, table in module._other_tables(positions):
+        if ((values - table.double()).abs() <= bound).all():
+            hint = f"{name} makes the table that came"
+    what = "the table of this module from position 0 on"
+    saved.check_values(values, own, bound, what, hint)
+
+
+def _check_scratch(_: Any, saved: SavedBuffer) -> None:
+    """fairseq's "_float_tensor": one number without meaning; only its device and dtype are used."""
+    saved.check_shape((1,))
 
 
 class SinusoidalPositionalEncoding(PositionalEncoding):
@@ -36,6 +69,9 @@ class SinusoidalPositionalEncoding(PositionalEncoding):
         alpha: factor of the table.
         learned_alpha: `alpha` is a parameter, ``[1]`` (ESPnet's ScaledPositionalEncoding, and with
             ``alpha=d_model**-0.5`` the ScaledSinusoidalEmbedding of x-transformers).
+
+    A checkpoint of PyTorch's tutorial loads strictly: its table ``pe`` is compared and not stored,
+    and fairseq's ``_float_tensor`` is ignored. Another table is an error.
 
     Raises:
         ValueError, TypeError: as in `posenc_native.add_sinusoidal` and
@@ -124,6 +160,26 @@ class SinusoidalPositionalEncoding(PositionalEncoding):
             "base": self.base, "layout": self.layout, "shift": self.shift, "scale": self.scale,
         }  # fmt: skip
 
+    def _computed_buffers(self) -> Mapping[str, BufferCheck]:
+        return {"pe": _check_table, "_float_tensor": _check_scratch}
+
+    def _columns(self) -> tuple[int, float]:
+        """The width of the table, and the highest frequency in radians."""
+        return self.d_model, abs(self.scale)
+
+    def _table(self, positions: Tensor, **others: Any) -> Tensor:
+        """The table without alpha, which originals do not save."""
+        options = {**self._spec(), **others}
+        table: Tensor = sinusoidal(positions, self.d_model, dtype=torch.float32, **options)
+        return table
+
+    def _other_tables(self, positions: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """Tables that a checkpoint may have, and the arguments that make them."""
+        for layout in arguments.SINUSOIDAL_LAYOUTS:
+            for shift in (0.0, 1.0) if self.d_model > 2 else (0.0,):
+                words = f"layout={layout!r}, shift={shift:g}"
+                yield words, self._table(positions, layout=layout, shift=shift)
+
     def _other_arguments(self) -> dict[str, Any]:
         return {**super()._other_arguments(), "alpha": self._first_alpha}
 
@@ -143,6 +199,8 @@ class SinusoidalEmbedding(Described):
         One of positions, sizes and mask, as in a `posenc_native.SinusoidalSpec`: positions
         ``[...]`` for one coordinate, ``[..., A]`` for A coordinates; sizes of a grid, A ints, as
         ``x.shape[1:-1]``; a mask ``[..., n_1 ... n_A]``. The result is ``[..., dim]``.
+
+    With one coordinate, an original's buffer ``pe`` loads as in `SinusoidalPositionalEncoding`.
 
     Raises:
         ValueError, TypeError: as in `posenc_native.SinusoidalSpec` and its ``preset``.
@@ -204,6 +262,29 @@ class SinusoidalEmbedding(Described):
         if self.channels_first:
             table = table.movedim(-1, -1 - len(self.spec.axis_order))
         return table
+
+    def _computed_buffers(self) -> Mapping[str, BufferCheck]:
+        # Originals have no common form of a table for a grid, or for values from 0 without 0.
+        listed = len(self.spec.axis_order) == 1 and not self.spec.logarithm
+        table = {"pe": _check_table} if listed else {}
+        return {**table, "_float_tensor": _check_scratch}
+
+    def _columns(self) -> tuple[int, float]:
+        """The width of the table, and the highest frequency in radians."""
+        spec = self.spec
+        scale: Any = spec.scale
+        frequencies = spec.inv_freq if spec.inv_freq else (scale if np.ndim(scale) else (scale,))
+        width = self._table(torch.ones(1, device="cpu")).shape[-1]
+        return width, max(map(abs, frequencies))
+
+    def _table(self, positions: Tensor) -> Tensor:
+        # Floats, since a spec reads few integers as sizes or asks what they are.
+        table: Tensor = self.spec(positions.double(), dtype=torch.float32)
+        return table
+
+    def _other_tables(self, positions: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """Other conventions have other presets, too many to try."""
+        return iter(())
 
     def _other_arguments(self) -> dict[str, Any]:
         return {"dim": self.spec.dim, "preset": self.spec}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -15,14 +16,55 @@ from posenc_native.encodings.relative.windows import swin_diagonals, swin_v2_coo
 
 from .biases import add_bias
 from .initial import initialize_heads, reset_layers
-from .module import Described, positive_size
+from .module import BufferCheck, Described, SavedBuffer, positive_size
 from .placement import local_heads, local_network
+
+
+def _check_index(module: WindowBias, saved: SavedBuffer) -> None:
+    """A buffer "relative_position_index": the row of the table for each query and key."""
+    extra = int(module.class_token)
+    tokens = math.prod(module.window) + extra
+    saved.check_shape((tokens, tokens))
+    values = saved.values("integer")
+    if values is None:
+        return
+    index = torch.zeros(1, 1, dtype=torch.int64, device="cpu")
+    for size in module.window:  # the last axis varies fastest
+        places = torch.arange(size, device="cpu")
+        steps = places[:, None] - places + size - 1
+        index = index[:, None, :, None] * (2 * size - 1) + steps[:, None, :]
+        index = index.flatten(2).flatten(0, 1)
+    if extra:  # the last rows: from the class token, to it, and from it to itself
+        rows = math.prod(2 * size - 1 for size in module.window)
+        index = nn.functional.pad(index, (1, 0, 1, 0))
+        index[0, :], index[:, 0], index[0, 0] = rows, rows + 1, rows + 2
+    saved.check_values(values, index, 0, f"the index of a window {module.window}")
+
+
+def _check_coordinates(module: SwinV2RelativeBias, saved: SavedBuffer) -> None:
+    """A buffer "relative_coords_table": the input of the network."""
+    sizes = [2 * size - 1 for size in module.window]
+    saved.check_shape((1, *sizes, len(sizes)))
+    values = saved.values()
+    if values is None:
+        return
+    windows = module.window, module.pretrained_window
+    own = swin_v2_coordinates(*windows, dtype=torch.float64, device="cpu")[None]
+    # Originals compute in float32: five operations, each off by a rounding of what is at most
+    # three times the result.
+    bound = own.abs() * (16 * 2.0**-24 + saved.rounding())
+    what = f"the coordinates of window {windows[0]}, pretrained_window {windows[1]}"
+    saved.check_values(values, own, bound, what)
 
 
 class WindowBias(Described):
     """A bias between the patches of a window; a subclass defines the number of each distance."""
 
     window: tuple[int, ...]
+    class_token: bool = False
+
+    def _computed_buffers(self) -> Mapping[str, BufferCheck]:
+        return {"relative_position_index": _check_index}
 
     def diagonals(self) -> Tensor:
         """The diagonals for the patches, ``[H, 2 * rows - 1, 2 * columns - 1]``."""
@@ -53,7 +95,8 @@ class SwinRelativeBias(WindowBias):
         heads: the heads of this rank, as in `ALiBi`: a range, a slice or (rank, ranks).
 
     The parameter ``relative_position_bias_table`` has the same name in Swin's and BEiT's
-    checkpoints.
+    checkpoints. Their buffer ``relative_position_index`` is compared and not stored; the index of
+    another window is an error.
 
     Shape:
         scores ``[..., H, N, N]`` for the N patches (and the class token) of a window.
@@ -137,7 +180,9 @@ class SwinV2RelativeBias(WindowBias):
             same.
         hidden: width of the network.
 
-    The network is ``continuous_position_bias_mlp``, as in transformers' checkpoints.
+    The network is ``continuous_position_bias_mlp``, as in transformers' checkpoints. The buffers
+    ``relative_coords_table`` and ``relative_position_index`` of originals are compared and not
+    stored; those of other windows are an error.
 
     Shape:
         scores ``[..., H, N, N]`` for the N patches of a window.
@@ -196,6 +241,9 @@ class SwinV2RelativeBias(WindowBias):
         table = network(coordinates).flatten(0, -2)
         diagonals: Tensor = swin_diagonals(16 * torch.sigmoid(table), self.window)
         return diagonals
+
+    def _computed_buffers(self) -> Mapping[str, BufferCheck]:
+        return {**super()._computed_buffers(), "relative_coords_table": _check_coordinates}
 
     def _other_arguments(self) -> dict[str, Any]:
         first, _, last = self.continuous_position_bias_mlp

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import outside
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -193,6 +194,87 @@ def test_swin_v2(models, window, pretrained):
         )
         scores = ours(q @ k.mT * attention.logit_scale.clamp(max=math.log(100)).exp())
     close(torch.softmax(scores, -1), expected)
+
+
+def original_buffers(window, pretrained=None, class_token=False):
+    """The buffers that the published code of Swin, BEiT and Swin v2 saves."""
+    layers = outside.timm_layers("pos_embed_rel")
+    index = layers.gen_relative_position_index(window, class_token=class_token)
+    buffers = {"relative_position_index": index}
+    if pretrained is not None:  # microsoft/Swin-Transformer, models/swin_transformer_v2.py
+        h, w = (torch.arange(-(n - 1), n, dtype=torch.float32) for n in window)
+        table = torch.stack(torch.meshgrid([h, w], indexing="ij"))
+        table = table.permute(1, 2, 0).contiguous().unsqueeze(0)
+        of = pretrained if pretrained[0] > 0 else window
+        table[..., 0] /= of[0] - 1
+        table[..., 1] /= of[1] - 1
+        table *= 8
+        buffers["relative_coords_table"] = (
+            torch.sign(table) * torch.log2(torch.abs(table) + 1.0) / math.log2(8)
+        )
+    return buffers
+
+
+@pytest.mark.parametrize("window", [(2, 3), (7, 7), (1, 4)])
+@pytest.mark.parametrize("class_token", [False, True])
+def test_checkpoints_of_swin_and_beit_load_strictly(window, class_token):
+    """Their index was an unexpected key."""
+    ours = pnn.SwinRelativeBias(H, window, class_token=class_token)
+    own = ours.state_dict()
+    buffers = original_buffers(window, class_token=class_token)
+    ours.load_state_dict({**own, **buffers})
+    ours.load_state_dict({**own, "relative_position_index": buffers.popitem()[1].to("meta")})
+    assert list(ours.state_dict()) == ["relative_position_bias_table"]
+    # A window of the other orientation has a table and an index of the same shape.
+    other = original_buffers(window[::-1], class_token=class_token)
+    if window == (2, 3):
+        words = r"index: expected the index of a window \(2, 3\) \(.* at \[.*\]\), got"
+        with pytest.raises(RuntimeError, match=words):
+            ours.load_state_dict({**own, **other}, strict=False)
+    index = other["relative_position_index"]
+    with pytest.raises(RuntimeError, match="index: expected integer numbers, got float32"):
+        ours.load_state_dict({**own, "relative_position_index": index.float()})
+    count = len(index)
+    words = rf"shape \[{count}, {count}\], got \[{count}, {count - 1}\]"
+    with pytest.raises(RuntimeError, match=words):
+        ours.load_state_dict({**own, "relative_position_index": index[:, 1:]})
+
+
+def test_a_checkpoint_of_video_swin_loads_strictly():
+    """Three axes: the index of microsoft/Video-Swin-Transformer, WindowAttention3D."""
+    window = (2, 3, 4)
+    axes = [torch.arange(n) for n in window]
+    coords = torch.flatten(torch.stack(torch.meshgrid(*axes, indexing="ij")), 1)
+    relative = (coords[:, :, None] - coords[:, None, :]).permute(1, 2, 0).contiguous()
+    relative[:, :, 0] += window[0] - 1
+    relative[:, :, 1] += window[1] - 1
+    relative[:, :, 2] += window[2] - 1
+    relative[:, :, 0] *= (2 * window[1] - 1) * (2 * window[2] - 1)
+    relative[:, :, 1] *= 2 * window[2] - 1
+    ours = pnn.SwinRelativeBias(H, window)
+    ours.load_state_dict({**ours.state_dict(), "relative_position_index": relative.sum(-1)})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("window", "pretrained"), [((4, 4), (0, 0)), ((24, 24), (12, 12)), ((3, 5), (0, 0))]
+)
+def test_checkpoints_of_swin_v2_load_strictly(window, pretrained, dtype):
+    """Both buffers were unexpected keys; the coordinates also tell the pretrained window."""
+    ours = pnn.SwinV2RelativeBias(H, window, pretrained_window=pretrained)
+    own, buffers = ours.state_dict(), original_buffers(window, pretrained)
+    buffers["relative_coords_table"] = buffers["relative_coords_table"].to(dtype)
+    ours.load_state_dict({**own, **buffers})
+    assert list(ours.state_dict()) == list(own)
+    other = original_buffers(window, (6, 6))
+    words = r"relative_coords_table: expected the coordinates of window \(.*pretrained_window \("
+    with pytest.raises(RuntimeError, match=words):
+        ours.load_state_dict({**own, **other}, strict=False)
+    words = r"relative_coords_table: expected shape \[1, .*, 2\], got \[.*, 1\]"
+    with pytest.raises(RuntimeError, match=words):
+        ours.load_state_dict(
+            {**own, "relative_coords_table": buffers["relative_coords_table"][..., :1]}
+        )
 
 
 def test_wav2vec2_conformer(models):

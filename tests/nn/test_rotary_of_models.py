@@ -307,3 +307,81 @@ def test_lengths_of_other_libraries(kind):
     np.testing.assert_array_equal(
         pn.relative.relative_positions(kind(3), kind(3)), np.arange(-2, 3)
     )
+
+
+class Old(torch.nn.Module):
+    """LlamaRotaryEmbedding of transformers up to 4.31, which saved its frequencies."""
+
+    def __init__(self, dim, base=10000.0):
+        super().__init__()
+        inv_freq = 1.0 / (base ** (torch.arange(0, dim, 2).float() / dim))
+        self.register_buffer("inv_freq", inv_freq)
+
+
+OLD = {
+    "rotary": (lambda: pnn.RotaryEmbedding(16), {}),
+    "partial": (lambda: pnn.RotaryEmbedding(64, rotary_dim=16), {}),
+    "base": (lambda: pnn.RotaryEmbedding(16, base=5e5), {"base": 5e5}),
+    # The positions were divided, not the frequencies.
+    "linear": (lambda: pnn.RotaryEmbedding(16, scaling=NARROW), {}),
+    "norm": (lambda: pnn.NormRotaryEmbedding(16), {}),
+    "xPos": (lambda: pnn.XPos(16), {}),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", OLD)
+def test_frequencies_of_old_checkpoints_load_strictly(name, dtype):
+    """The key was unexpected, although a module without buffers rotates as the checkpoint does."""
+    make, options = OLD[name]
+    new = torch.nn.ModuleDict({"rope": make()})
+    state = torch.nn.ModuleDict({"rope": Old(16, **options)}).to(dtype).state_dict()
+    assert list(state) == ["rope.inv_freq"]
+    before = new.state_dict()
+    new.load_state_dict({**before, **state})
+    assert list(new.state_dict()) == list(before)
+    assert "rope.inv_freq" not in before
+
+
+def test_frequencies_of_the_models_own_module():
+    """Scaled ones too, as transformers computes them in float32."""
+    transformers = pytest.importorskip("transformers", reason="the models' own code")
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    common = {"head_dim": 128, "max_position_embeddings": 131072}
+    kinds = [
+        {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+         "original_max_position_embeddings": 8192},
+        {"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 8192},
+        {"rope_type": "linear", "factor": 4.0},
+    ]  # fmt: skip
+    for kind in kinds:
+        config = transformers.LlamaConfig(**common, rope_parameters={**kind, "rope_theta": 5e5})
+        theirs = LlamaRotaryEmbedding(config)
+        ours = pnn.RotaryEmbedding.from_config(config)
+        for dtype in (torch.float32, torch.bfloat16):
+            ours.load_state_dict({"inv_freq": theirs.inv_freq.to(dtype)})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("base", [5e5, 1e6, 10010.0])
+def test_other_frequencies_in_a_checkpoint_are_an_error(base, dtype):
+    """A module with the wrong base would rotate otherwise than the model that was trained."""
+    if (base, dtype) == (10010.0, torch.bfloat16):
+        return  # the cast has rounded the difference away
+    state = Old(128, base).to(dtype).state_dict()
+    words = (
+        r"RotaryEmbedding.load_state_dict: inv_freq: expected the frequencies of this module "
+        rf"\(.* at \[\d+\]\), got .*; base={base} makes the frequencies that came"
+    )
+    with pytest.raises(RuntimeError, match=words):
+        pnn.RotaryEmbedding(128).load_state_dict(state, strict=False)
+    with pytest.raises(RuntimeError, match=r"inv_freq: expected shape \[32\], got \[64\]"):
+        pnn.RotaryEmbedding(64, base=base).load_state_dict(state)
+    pnn.RotaryEmbedding(128, base=base).load_state_dict(state)
+
+
+def test_learned_frequencies_are_parameters_as_before():
+    module = pnn.LearnedRotaryEmbedding(16)
+    module.load_state_dict({"inv_freq": torch.ones(8)})
+    assert (module.inv_freq == 1).all()

@@ -28,6 +28,94 @@ def test_examples():
     assert results.failed == 0  # what differs is in the captured output
 
 
+# --- Checkpoints of originals
+
+
+class Tutorial(torch.nn.Module):
+    """PositionalEncoding of PyTorch's tutorial "Language Modeling with nn.Transformer"."""
+
+    def __init__(self, d_model, max_len=5000, batch_first=False):
+        super().__init__()
+        position = torch.arange(max_len).unsqueeze(1)
+        div_term = torch.exp(torch.arange(0, d_model, 2) * (-math.log(10000.0) / d_model))
+        pe = torch.zeros(max_len, d_model)
+        pe[:, 0::2] = torch.sin(position * div_term)
+        pe[:, 1::2] = torch.cos(position * div_term)[:, : d_model // 2]
+        self.register_buffer("pe", pe[None] if batch_first else pe[:, None])
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("width", [2, 16, 29, 512])
+def test_a_checkpoint_of_the_tutorial_loads_strictly(width, dtype, batch_first):
+    """The key was unexpected: models with the module could not take their old checkpoints."""
+    old = torch.nn.Sequential(torch.nn.Linear(3, width), Tutorial(width, batch_first=batch_first))
+    cut = pn.SinusoidalSpec(29, remainder="cut", shift=0.5)
+    module = (
+        pnn.SinusoidalEmbedding(29, cut) if width % 2 else pnn.SinusoidalPositionalEncoding(width)
+    )
+    new = torch.nn.Sequential(torch.nn.Linear(3, width), module)
+    state = old.to(dtype).state_dict()
+    assert "1.pe" in state
+    kept = {name: values.clone() for name, values in state.items()}
+    result = new.load_state_dict(state)
+    assert not result.missing_keys
+    assert not result.unexpected_keys
+    assert list(new.state_dict()) == ["0.weight", "0.bias"]
+    assert all(torch.equal(state[name], values) for name, values in kept.items())
+    # As one tensor of rows, as fairseq's module saves, and where there are no values.
+    module.load_state_dict({"pe": state["1.pe"].reshape(-1, width), "_float_tensor": torch.ones(1)})
+    module.load_state_dict({"pe": state["1.pe"].to("meta")})
+
+
+def test_another_table_in_a_checkpoint_is_an_error():
+    """Strict or not: the model was trained with other numbers than the module adds."""
+    encode, table = pnn.SinusoidalPositionalEncoding(16), Tutorial(16).pe
+    other = pn.sinusoidal(5000, 16, layout="sin_cos", shift=1.0, dtype=torch.float32)
+    fairseq = pnn.SinusoidalPositionalEncoding(16, layout="sin_cos", shift=1.0)
+    fairseq.load_state_dict({"pe": other})
+    wrong = {
+        r"expected shape \[n, 16\], \[n, 1, 16\] or \[1, n, 16\], got \[5000, 2, 16\]":
+            table.expand(-1, 2, -1),
+        r"expected shape .* got \[5000, 1, 8\]": table[..., :8],
+        r"expected the table of this module from position 0 on \(.* at \[\d+, \d+\]\), got "
+        r".*; layout='sin_cos', shift=1 makes the table that came": other,
+        r"expected the table .* \(0 at \[0, 0\]\), got 0.841\d*$": table[1:2],
+        "expected the table .* got nan": torch.where(table > 0.5, torch.nan, table),
+        "expected floating-point numbers, got int64": table.long(),
+        "expected a tensor, got list": table.tolist(),
+    }  # fmt: skip
+    holder = torch.nn.ModuleDict({"x": encode})
+    for words, value in wrong.items():
+        with pytest.raises(RuntimeError, match=f"Encoding.load_state_dict: x.pe: {words}"):
+            holder.load_state_dict({"x.pe": value}, strict=False)
+    base = pnn.SinusoidalPositionalEncoding(16, base=10010.0)
+    with pytest.raises(RuntimeError, match="expected the table"):
+        base.load_state_dict({"pe": table})
+    with pytest.raises(RuntimeError, match=r"_float_tensor: expected shape \[1\], got \[2\]"):
+        encode.load_state_dict({"_float_tensor": torch.ones(2)})
+    # Several coordinates have no "pe"; other names are unexpected as before.
+    grid = pnn.SinusoidalEmbedding(16, "mae")
+    for module, name in (
+        (grid, "pe"),
+        (encode, "pos"),
+        (pnn.LearnedPositionalEncoding(3, 4), "pe"),
+    ):
+        with pytest.raises(RuntimeError, match="Unexpected key"):
+            module.load_state_dict({**module.state_dict(), name: table})
+
+
+def test_a_buffer_of_a_subclass_loads_as_any_other():
+    class Own(pnn.SinusoidalPositionalEncoding):
+        def __init__(self):
+            super().__init__(4)
+            self.register_buffer("pe", torch.zeros(3))
+
+    module = Own()
+    module.load_state_dict({"pe": torch.arange(3.0)})
+    assert module.pe.tolist() == [0, 1, 2]
+
+
 # --- SinusoidalPositionalEncoding
 
 
