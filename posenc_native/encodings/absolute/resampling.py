@@ -13,6 +13,8 @@ from posenc_native.core.calls import arguments
 from posenc_native.core.calls.arguments import is_tensor, wrong_value
 from posenc_native.engines.arrays import Arrays
 
+from .taps import Columns, Weights, weighted_rows
+
 if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack
 
@@ -124,12 +126,11 @@ def resample_positions(
                 old_length, new_length, interpolation, bool(antialias), bool(align_corners)
             )
             grid = grid.reshape((*leading, before, old_length, after * dim))
-            grid = sum(
-                grid[..., arrays.index(column), :] * arrays.real(arrays.constant(weight))[:, None]
-                for column, weight in zip(columns, weights, strict=True)
-            )
+            grid = weighted_rows(arrays, grid, columns, weights)
         before *= new_length
     resampled = arrays.rounded(grid.reshape((*leading, math.prod(new), dim)))
+    if old != new and math.prod(old) == table.shape[-2]:  # new memory, and no other rows
+        return resampled
     prefix_rows = table[..., :prefix, :]
     return arrays.xp.concatenate([prefix_rows, resampled], -2)
 
@@ -159,7 +160,7 @@ def _old_sizes(function: str, old_size: Any, rows: int, axes: int) -> tuple[int,
 
 def _taps(
     old: int, new: int, interpolation: str, antialias: bool, align_corners: bool
-) -> tuple[list[npt.NDArray[np.int64]], list[list[float]]]:
+) -> tuple[Columns, Weights]:
     """The row that each tap of the filter reads, and its weight, for each new position."""
     points = np.arange(new, dtype=np.float64)
     if align_corners:
@@ -178,7 +179,7 @@ def _taps(
     if antialias:  # the part beyond the edge is omitted
         weights = np.where((columns >= 0) & (columns < old), weights, 0)
         weights /= weights.sum(1, keepdims=True)
-    return list(columns.clip(0, old - 1).T), weights.T.tolist()
+    return list(columns.clip(0, old - 1).T), list(weights.T)
 
 
 def _cubic(distances: npt.NDArray[np.float64], a: float) -> npt.NDArray[np.float64]:

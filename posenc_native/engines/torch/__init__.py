@@ -24,6 +24,7 @@ from posenc_native.engines.verbs import RotaryVerb, Verb
 from . import batching, fakes, library, norm_rotary, relative, rotary, sinusoids
 from .door import is_dynamo_compiling
 from .gradients import at_door
+from .gradients.maps import is_eager_on_cpu, linear_map
 from .inputs import diagonals_tensor
 from .sharded.taken_apart import sharded, taken_apart
 
@@ -37,6 +38,8 @@ __all__ = [
     "diagonal_sums",
     "diagonals_tensor",
     "is_dynamo_compiling",
+    "is_eager_on_cpu",
+    "linear_map",
     "norm_rotary_qk",
     "relative_gather",
     "relative_scatter",

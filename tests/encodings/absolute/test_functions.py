@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -324,6 +325,37 @@ def test_gradients_of_resampling():
     assert torch.autograd.gradcheck(
         lambda t: pn.absolute.resample_positions(t, (3, 4), old_size=(3, 2), prefix=1), table
     )
+    # Fewer rows than before, rows that none reads, and rows that all read: the transposed taps.
+    for options in ({}, {"antialias": False}):
+        for old, new in ((6, 2), (1, 3)):
+            table = tensor(normal(old, 2)).requires_grad_()
+            function = functools.partial(pn.absolute.resample_positions, size=new, **options)
+            assert torch.autograd.gradcheck(function, table)
+            assert torch.autograd.gradgradcheck(function, table)
+            # torch.func takes another way, through operations that torch knows.
+            (eager,) = torch.autograd.grad(function(table).square().sum(), table)
+            traced = torch.func.grad(lambda t, f=function: f(t).square().sum())(table.detach())
+            torch.testing.assert_close(eager, traced, rtol=0, atol=64 * 2.0**-53)
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    ("old", "new", "width"),
+    [((5, 3), (9, 7), 2**15), ((1, 40), (1, 90), 2**10), ((8, 2), (8, 3), 3)],
+)
+def test_tables_larger_than_a_part(old, new, width):
+    # One row in a part, some rows and a rest, several grids in a part; older tables fit in one.
+    table = normal(2, math.prod(old), width).astype(np.float32)
+    ours = pn.absolute.resample_positions(table, new, old_size=old)
+    image = tensor(table).double().reshape(2, *old, width).movedim(-1, 1)
+    theirs = torch.nn.functional.interpolate(image, new, mode="bicubic", antialias=True)
+    # Weights, products and sums of float32 on two axes: 16 roundings of values of up to 8.
+    expected = theirs.movedim(1, -1).flatten(1, 2)
+    np.testing.assert_allclose(ours, expected.numpy(), rtol=0, atol=16 * 8 * U)
+    same(ours, pn.absolute.resample_positions(tensor(table), new, old_size=old))
+    # The bits of the sum of whole tables, which torch.func takes.
+    mapped = torch.func.vmap(lambda t: pn.absolute.resample_positions(t, new, old_size=old))
+    same(ours, mapped(tensor(table)))
 
 
 # --- Recurrent
