@@ -118,7 +118,8 @@ class LearnedPositionalEncoding(PositionalEncoding):
 
         size, prefix, options: as in `posenc_native.absolute.resample_positions`: size an int, or
             the ints of a grid; prefix an int. The rows before position 0 and the `prefix` rows
-            after them stay unchanged.
+            after them stay unchanged. For DINOv2 without registers:
+            ``prefix=1, antialias=False, interpolate_offset=0.1``.
         """
         weight = resample_positions(
             self.weight.detach(), size, prefix=self.offset + prefix, **options

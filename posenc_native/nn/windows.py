@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from posenc_native.core.calls import arguments
+from posenc_native.encodings.absolute.resampling import resample_positions
 from posenc_native.encodings.relative.bias import add_toeplitz_bias, toeplitz_bias
 from posenc_native.encodings.relative.heads import Heads, heads_of
 from posenc_native.encodings.relative.windows import swin_diagonals, swin_v2_coordinates
@@ -111,6 +113,9 @@ class SwinRelativeBias(WindowBias):
         >>> from posenc_native import nn as pnn
         >>> pnn.SwinRelativeBias(4, (7, 7))(torch.zeros(2, 4, 49, 49)).shape
         torch.Size([2, 4, 49, 49])
+        >>> larger = pnn.SwinRelativeBias(4, 14, class_token=True).resampled(24)
+        >>> larger.relative_position_bias_table.shape  # to be trained further
+        torch.Size([2212, 4])
     """
 
     head_axes: ClassVar[dict[str, int | None]] = {"relative_position_bias_table": 1}
@@ -140,6 +145,37 @@ class SwinRelativeBias(WindowBias):
         values = torch.empty(table.shape[0], self.num_heads, device=table.device)
         nn.init.trunc_normal_(values, std=0.02)
         initialize_heads(self, "relative_position_bias_table", values)
+
+    def resampled(self, window: int | tuple[int, int], **options: Any) -> SwinRelativeBias:
+        """A module like this one for another window, with a resampled table.
+
+        The default is Swin's own, bicubic without antialias; with a class token BEiT's own, a
+        cubic spline of distances in a geometric progression. Rows of the class token stay. timm
+        resamples both with ``spacing="geometric", interpolation="linear"``.
+
+        window: (rows, columns) of patches, or one number for both.
+        options: keywords of `posenc_native.absolute.resample_positions` for the interpolation:
+            interpolation and spacing names, antialias and align_corners bools.
+        """
+        function = "SwinRelativeBias.resampled"
+        if taken := {"size", "old_size", "prefix", "suffix"} & {*options}:
+            expected = "no keyword beside window for sizes and rows, which the module knows"
+            arguments.wrong_value(function, "options", expected, ", ".join(sorted(taken)))
+        axes = len(self.window)
+        sizes = _window_sizes(function, (window,) * axes if isinstance(window, int) else window)
+        if len(sizes) != axes:
+            arguments.wrong_value(function, "window", f"an int, or {axes} ints", list(sizes))
+        own: dict[str, Any] = {"spacing": "geometric"} if self.class_token else {"antialias": False}
+        table = resample_positions(
+            self.relative_position_bias_table.detach(), tuple(2 * size - 1 for size in sizes),
+            old_size=tuple(2 * size - 1 for size in self.window), suffix=3 * self.class_token,
+            **{**own, **options},
+        )  # fmt: skip
+        module = copy.deepcopy(self)
+        module.window = sizes
+        learned = self.relative_position_bias_table.requires_grad
+        module.relative_position_bias_table = nn.Parameter(table, learned)
+        return module
 
     def diagonals(self) -> Tensor:
         """The diagonals for the patches, ``[H, 2 * rows - 1, 2 * columns - 1]``."""

@@ -196,6 +196,64 @@ def test_swin_v2(models, window, pretrained):
     close(torch.softmax(scores, -1), expected)
 
 
+@pytest.mark.parametrize(("window", "new"), [((7, 7), 12), ((4, 4), (6, 5)), ((8, 8), 4)])
+def test_swin_for_another_window(window, new):
+    """load_pretrained of microsoft/Swin-Transformer, utils.py, for the tables of a checkpoint."""
+    ours = randomized(pnn.SwinRelativeBias(H, window))
+    sizes = (new, new) if isinstance(new, int) else new
+    table, (h, w) = ours.relative_position_bias_table.detach(), (2 * n - 1 for n in sizes)
+    s1 = int(len(table) ** 0.5)
+    theirs = torch.nn.functional.interpolate(
+        table.permute(1, 0).view(1, H, s1, s1), size=(h, w), mode="bicubic"
+    )
+    theirs = theirs.view(H, h * w).permute(1, 0)
+    resampled = ours.resampled(new)
+    close(resampled.relative_position_bias_table, theirs, rtol=0, atol=1e-5)
+    assert resampled.window == sizes
+    assert resampled.bias().shape == (H, math.prod(sizes), math.prod(sizes))
+    assert resampled.relative_position_bias_table.requires_grad
+    assert len(ours.relative_position_bias_table) == len(table)  # as it was
+    assert repr(resampled) == repr(pnn.SwinRelativeBias(H, sizes))
+    # The model for these windows takes the table.
+    pnn.SwinRelativeBias(H, sizes).load_state_dict(resampled.state_dict())
+
+
+@pytest.mark.filterwarnings("ignore:torch.searchsorted", "ignore:Using a non-tuple sequence")
+def test_beit_for_another_window():
+    """Rows of the class token stay last, and patches keep their distances.
+
+    A table of distances that is resampled like one of positions, with three rows too many, is
+    wrong for every pair of patches.
+    """
+    layers = outside.timm_layers("pos_embed_rel")
+    ours = randomized(pnn.SwinRelativeBias(H, 14, class_token=True))
+    table = ours.relative_position_bias_table.detach()
+    linear = ours.resampled((24, 16), interpolation="linear", spacing="geometric")
+    theirs = layers.resize_rel_pos_bias_table(table, (24, 16), (47 * 31 + 3, H))
+    close(linear.relative_position_bias_table, theirs, rtol=0, atol=1e-4)
+    index = layers.gen_relative_position_index((24, 16), class_token=True)
+    close(linear.bias(), theirs[index].permute(2, 0, 1), rtol=0, atol=1e-4)
+    own = ours.resampled((24, 16)).relative_position_bias_table
+    expected = pn.absolute.resample_positions(table, (47, 31), suffix=3, spacing="geometric")
+    assert_same_bits(own, expected)
+    even = ours.resampled(24, spacing="even", antialias=False).relative_position_bias_table
+    theirs = layers.resize_rel_pos_bias_table_simple(table, (24, 24), (47 * 47 + 3, H))
+    close(even, theirs, rtol=0, atol=1e-5)
+
+
+def test_errors_of_another_window():
+    module = pnn.SwinRelativeBias(H, (2, 7, 7))
+    assert module.resampled(3).window == (3, 3, 3)
+    with pytest.raises(
+        ValueError, match=r"resampled: window: expected an int, or 3 ints, got \[3, 3"
+    ):
+        module.resampled((3, 3))
+    with pytest.raises(ValueError, match=r"options: expected no keyword beside window .*prefix"):
+        module.resampled(3, prefix=3)
+    with pytest.raises(ValueError, match="window: expected an int, or an int for each of up to 3"):
+        module.resampled(0)
+
+
 def original_buffers(window, pretrained=None, class_token=False):
     """The buffers that the published code of Swin, BEiT and Swin v2 saves."""
     layers = outside.timm_layers("pos_embed_rel")

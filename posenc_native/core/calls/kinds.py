@@ -95,6 +95,7 @@ if TYPE_CHECKING:
     Combination = Literal["add", "multiply", "concatenate"]
     EmbeddingScale = float | Literal["sqrt"]
     Interpolation = Literal["linear", "cubic"]
+    Spacing = Literal["even", "geometric"]
     InitialTable = Literal["normal", "truncated_normal", "zeros", "uniform", "sinusoidal"]
     KerpleKind = Literal["log", "power"]
     AlibiRounding = Literal["float32", "bfloat16"] | None

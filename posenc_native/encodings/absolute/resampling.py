@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         Array,
         Interpolation,
         Number,
+        Spacing,
         SupportsArray,
         Tensor,
         TensorLike,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["resample_positions"]
 
 INTERPOLATIONS = ("linear", "cubic")
+SPACINGS = ("even", "geometric")
 
 
 if TYPE_CHECKING:
@@ -39,9 +41,12 @@ if TYPE_CHECKING:
 
         old_size: int | Sequence[int] | None
         prefix: int
+        suffix: int
         interpolation: Interpolation
         antialias: bool
         align_corners: bool
+        interpolate_offset: float
+        spacing: Spacing
 
 
 @overload
@@ -56,9 +61,12 @@ def resample_positions(
     *,
     old_size: int | Sequence[int] | None = None,
     prefix: int = 0,
+    suffix: int = 0,
     interpolation: Interpolation = "cubic",
     antialias: bool = True,
     align_corners: bool = False,
+    interpolate_offset: float = 0.0,
+    spacing: Spacing = "even",
 ) -> Any:
     """Resample a learned table to another length, or to another grid of patches.
 
@@ -67,28 +75,42 @@ def resample_positions(
     shrinks, `antialias` widens the filter by the same factor. Cubic is Keys' kernel with a = -0.5
     if `antialias` (as in Pillow), otherwise with -0.75 (as in OpenCV).
 
+    A bias by distance, of Swin or BEiT, is a table for a grid of distances: for a window (h, w) the
+    sizes are (2h - 1, 2w - 1). BEiT's has three more rows after them, so ``suffix=3``;
+    ``posenc_native.nn.SwinRelativeBias`` has a method ``resampled`` for both.
+
     Args:
         table: ``[..., rows, dim]``; rows are `prefix` tokens, then a grid whose last axis varies
-            fastest.
+            fastest, then `suffix` tokens.
         size: new length, or sizes of the axes of the new grid, (height, width) for images.
         old_size: the same for the unchanged table; None for a length, or a grid of equal sides.
         prefix: number of leading rows that stay unchanged (class tokens, rows of padding).
+        suffix: number of rows at the end that stay unchanged (BEiT's three of the class token).
         interpolation: "cubic" or "linear".
         antialias: False for the plain kernel, which skips rows when it shrinks a table, and repeats
             the row at the edge where the kernel extends beyond it.
         align_corners: the first and last positions stay first and last; only without `antialias`.
+        interpolate_offset: a number of at least 0 and below 1, which is added to a new size to
+            define the scale, ``(size + interpolate_offset) / old_size``. DINOv2 without registers
+            has 0.1, and ``antialias=False``; with registers 0, and `antialias`. A table with all
+            sizes as before stays unchanged.
+        spacing: "geometric" for a grid of distances in BEiT's way: old distances become 1, 1 + r,
+            1 + r + r^2 ... so that the last is the last of the new grid, and rows in between are
+            interpolated by a cubic spline, as in BEiT's code, or linearly, as in timm's
+            ``resize_rel_pos_bias_table``. All sizes are odd; `antialias` has no effect.
 
     Returns:
-        ``[..., prefix + new rows, dim]``, like `table`. Computed in float32 (float64 for float64),
-        rounded once. Gradients reach `table`.
+        ``[..., prefix + new rows + suffix, dim]``, like `table`. Computed in float32 (float64 for
+        float64), rounded once. Gradients reach `table`.
 
     Raises:
-        ValueError: sizes do not fit the table, prefix exceeds the rows, a name is unknown, or an
-            axis has size 0.
+        ValueError: sizes do not fit the table, prefix and suffix exceed the rows, a name is
+            unknown, an axis has size 0, or options exclude each other.
         TypeError: a dtype is not supported.
 
     Source: Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words", section 3.2; the default is
-    timm's ``resample_abs_pos_embed``.
+    timm's ``resample_abs_pos_embed``. Oquab et al. 2023, "DINOv2", for interpolate_offset; Bao et
+    al. 2022, "BEiT", for "geometric" (``load_state_dict`` of its fine-tuning code).
 
     Example:
         >>> import numpy as np
@@ -99,6 +121,9 @@ def resample_positions(
         array([0. , 0.5, 1. , 1.5, 2. , 2.5, 3. ], dtype=float32)
         >>> pn.absolute.resample_positions(np.zeros((1 + 14 * 14, 8)), (16, 24), prefix=1).shape
         (385, 8)
+        >>> bias = np.zeros((27 * 27 + 3, 12), np.float32)  # BEiT's of a window of (14, 14)
+        >>> pn.absolute.resample_positions(bias, (47, 47), suffix=3, spacing="geometric").shape
+        (2212, 12)
     """
     function = "resample_positions"
     if not is_tensor(table):
@@ -106,33 +131,60 @@ def resample_positions(
     if table.ndim < 2:
         wrong_value(function, "table", "shape [..., rows, dim]", list(table.shape))
     arguments.check_name(function, "interpolation", interpolation, INTERPOLATIONS)
+    arguments.check_name(function, "spacing", spacing, SPACINGS)
     if antialias and align_corners:
         wrong_value(function, "align_corners", "False with antialias", True)
+    extra = arguments.finite_number(function, "interpolate_offset", interpolate_offset)
+    if not 0 <= extra < 1:
+        wrong_value(function, "interpolate_offset", "a number >= 0 and < 1", interpolate_offset)
+    if spacing == "geometric" and align_corners:
+        wrong_value(function, "align_corners", "False with geometric spacing", True)
+    if spacing == "geometric" and extra:
+        wrong_value(function, "interpolate_offset", "0 with geometric spacing", extra)
+    if extra and align_corners:
+        expected = "0 with align_corners, which defines the scale"
+        wrong_value(function, "interpolate_offset", expected, interpolate_offset)
     arrays = Arrays(function, table.dtype, None, table=table)
     prefix = arguments.size(function, "prefix", prefix)
-    rows = table.shape[-2] - prefix
+    suffix = arguments.size(function, "suffix", suffix)
+    rows = table.shape[-2] - prefix - suffix
     if rows < 0:
-        wrong_value(function, "prefix", f"at most the {table.shape[-2]} rows of table", prefix)
+        name, got = ("prefix", prefix) if not suffix else ("prefix + suffix", prefix + suffix)
+        wrong_value(function, name, f"at most the {table.shape[-2]} rows of table", got)
     new = _sizes(function, "size", size)
     arguments.check_byte_count(function, (*table.shape[:-2], *new, table.shape[-1], 8), 8)
     old = _old_sizes(function, old_size, rows, len(new))
-    grid = arrays.real(table[..., prefix:, :])
+    if spacing == "geometric":
+        for name, sizes in (("size", new), ("old_size", old)):
+            if not all(length % 2 for length in sizes):
+                expected = "odd sizes, 2w - 1 distances of a window w, with geometric spacing"
+                wrong_value(function, name, expected, list(sizes))
+        if interpolation == "cubic" and min(old) < 5:
+            expected = "sizes of at least 5 for a cubic spline"
+            wrong_value(function, "old_size", expected, list(old), "interpolation='linear' fits")
+    end = table.shape[-2] - suffix
+    grid = arrays.real(table[..., prefix:end, :])
     leading, dim = tuple(table.shape[:-2]), table.shape[-1]
     before, after = 1, math.prod(old)
     for old_length, new_length in zip(old, new, strict=True):
         after //= old_length
-        if old_length != new_length:
-            columns, weights = _taps(
-                old_length, new_length, interpolation, bool(antialias), bool(align_corners)
-            )
+        # An axis of the same length changes too if others do and the scale is not 1.
+        if old_length != new_length or (old != new and (extra or spacing == "geometric")):
+            if spacing == "geometric":
+                columns, weights = _geometric_taps(old_length, new_length, interpolation)
+            else:
+                columns, weights = _taps(
+                    old_length, new_length, interpolation, bool(antialias), bool(align_corners),
+                    extra,
+                )  # fmt: skip
             grid = grid.reshape((*leading, before, old_length, after * dim))
             grid = weighted_rows(arrays, grid, columns, weights)
         before *= new_length
     resampled = arrays.rounded(grid.reshape((*leading, math.prod(new), dim)))
     if old != new and math.prod(old) == table.shape[-2]:  # new memory, and no other rows
         return resampled
-    prefix_rows = table[..., :prefix, :]
-    return arrays.xp.concatenate([prefix_rows, resampled], -2)
+    parts = [table[..., :prefix, :], resampled, table[..., end:, :]]
+    return arrays.xp.concatenate(parts, -2)
 
 
 def _sizes(function: str, argument: str, value: Any) -> tuple[int, ...]:
@@ -159,15 +211,16 @@ def _old_sizes(function: str, old_size: Any, rows: int, axes: int) -> tuple[int,
 
 
 def _taps(
-    old: int, new: int, interpolation: str, antialias: bool, align_corners: bool
+    old: int, new: int, interpolation: str, antialias: bool, align_corners: bool, extra: float
 ) -> tuple[Columns, Weights]:
     """The row that each tap of the filter reads, and its weight, for each new position."""
     points = np.arange(new, dtype=np.float64)
+    step = old / (new + extra)
     if align_corners:
         centers = points * ((old - 1) / (new - 1) if new > 1 else 0.0)
     else:
-        centers = (points + 0.5) * (old / new) - 0.5
-    stretch = max(old / new, 1.0) if antialias else 1.0
+        centers = (points + 0.5) * step - 0.5
+    stretch = max(step, 1.0) if antialias else 1.0
     reach = (1 if interpolation == "linear" else 2) * stretch
     first = np.floor(centers - reach).astype(np.int64) + 1
     columns = first[:, None] + np.arange(math.ceil(2 * reach))
@@ -188,3 +241,47 @@ def _cubic(distances: npt.NDArray[np.float64], a: float) -> npt.NDArray[np.float
     near = ((a + 2) * d - (a + 3)) * d * d + 1
     far = ((d - 5) * d + 8) * a * d - 4 * a
     return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
+
+
+def _geometric_taps(old: int, new: int, interpolation: str) -> tuple[Columns, Weights]:
+    """As `_taps`, of old distances in a geometric progression: BEiT's code, step by step."""
+    # Bisected as there: another number would be as good, but not the same table.
+    left, right, ratio = 1.01, 1.5, 1.01
+    while right - left > 1e-6:
+        ratio = (left + right) / 2
+        if (1 - ratio ** (old // 2)) / (1 - ratio) > new // 2:
+            right = ratio
+        else:
+            left = ratio
+    beyond = np.cumsum(ratio ** np.arange(old // 2))
+    points = np.concatenate([-beyond[::-1], [0.0], beyond])
+    # Distances beyond the last have its value.
+    at = np.clip(np.arange(new, dtype=np.float64) - new // 2, points[0], points[-1])
+    if interpolation == "linear":
+        weights = np.stack([np.interp(at, points, row) for row in np.eye(old)])
+    else:
+        weights = _spline(points, at)
+    columns = [np.full(new, row, np.int64) for row in range(old)]
+    return columns, list(weights)
+
+
+def _spline(points: npt.NDArray[np.float64], at: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
+    """Weights [points, at] of the cubic spline without knots at the second point from each end.
+
+    De Boor 1978, "A Practical Guide to Splines"; the spline of FITPACK, hence of SciPy's interp2d.
+    """
+    knots = np.concatenate([np.full(4, points[0]), points[2:-2], np.full(4, points[-1])])
+
+    def basis(x: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
+        spans = np.searchsorted(knots, x, "right").clip(4, len(points)) - 1
+        values: npt.NDArray[Any] = (np.arange(len(knots) - 1)[:, None] == spans) * 1.0
+        for degree in (1, 2, 3):
+            widths = knots[degree:] - knots[:-degree]
+            rise = (x - knots[:-degree, None]) / np.where(widths > 0, widths, np.inf)[:, None]
+            fall = 1 - rise
+            fall[widths == 0] = 0.0
+            values = rise[:-1] * values[:-1] + fall[1:] * values[1:]
+        return values
+
+    weights: npt.NDArray[np.float64] = np.linalg.solve(basis(points), basis(at))
+    return weights

@@ -22,6 +22,7 @@ NAMES = {
     "Spectrum": axes._SPECTRA,
     "Combination": encodings.COMBINATIONS,
     "Interpolation": resampling.INTERPOLATIONS,
+    "Spacing": resampling.SPACINGS,
     "CellPlace": grids._COORDINATES,
     "CellCount": grids._NORMALIZATIONS,
     "ShardOrder": orders.ORDERS,

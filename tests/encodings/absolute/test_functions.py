@@ -301,6 +301,133 @@ def test_resampled_as_timm_does(new, prefix, dtype):
     assert (ours.double() - theirs.double()).abs().max() <= bound
 
 
+def dinov2(pos_embed, new, offset, antialias):
+    """interpolate_pos_encoding of facebookresearch/dinov2, models/vision_transformer.py."""
+    if pos_embed.shape[1] - 1 == math.prod(new) and new[0] == new[1]:
+        return pos_embed
+    class_pos_embed, patch_pos_embed = pos_embed[:, :1], pos_embed[:, 1:]
+    dim, m = pos_embed.shape[-1], int(math.sqrt(pos_embed.shape[1] - 1))
+    if offset:
+        size = {"scale_factor": tuple(float(n + offset) / m for n in new)}
+    else:
+        size = {"size": new}
+    patch_pos_embed = torch.nn.functional.interpolate(
+        patch_pos_embed.reshape(1, m, m, dim).permute(0, 3, 1, 2),
+        mode="bicubic", antialias=antialias, **size,
+    )  # fmt: skip
+    assert tuple(patch_pos_embed.shape[-2:]) == new
+    patches = patch_pos_embed.permute(0, 2, 3, 1).reshape(1, -1, dim)
+    return torch.cat((class_pos_embed, patches), dim=1)
+
+
+@needs_torch
+@pytest.mark.parametrize("new", [(16, 16), (37, 37), (16, 20), (9, 37), (8, 64), (50, 5), (64, 41)])
+@pytest.mark.parametrize("side", [16, 37])
+@pytest.mark.parametrize(("offset", "antialias"), [(0.1, False), (0.0, True), (0.1, True)])
+def test_resampled_as_dinov2_does(new, side, offset, antialias):
+    """The scale (n + 0.1) / N: what other options make is off by up to a tenth of a patch.
+
+    Also an axis of unchanged length moves then, but not a table of unchanged sizes.
+    """
+    if offset and antialias and side in new and new != (side, side):
+        return  # torch leaves an axis of unchanged length out then; no released model does so
+    table = tensor(normal(1, 1 + side * side, 3))
+    theirs = dinov2(table, new, offset, antialias)
+    options = {"prefix": 1, "antialias": antialias, "interpolate_offset": offset}
+    ours = pn.absolute.resample_positions(table, new, **options)
+    # Both compute in float64; centers up to 64 are off by 64 * 2^-53, weights by a few times that.
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=64 * 16 * 2.0**-53)
+    same(pn.absolute.resample_positions(table.numpy(), new, **options), ours)
+    if offset and new != (side, side):
+        plain = pn.absolute.resample_positions(table, new, prefix=1, antialias=antialias)
+        assert (plain - ours).abs().max() > 1e-3
+
+
+# Windows of trained and of new models, and both sizes of an axis as before.
+WINDOWS = [((14, 14), (24, 24)), ((7, 7), (12, 16)), ((14, 14), (7, 7)), ((5, 7), (9, 7)),
+           ((3, 3), (40, 40)), ((6, 6), (6, 6))]  # fmt: skip
+
+
+def distances(window):
+    return [2 * size - 1 for size in window]
+
+
+@needs_torch
+@pytest.mark.parametrize(("old", "new"), [*WINDOWS, ((1, 2), (3, 2)), ((2, 1), (2, 4))])
+@pytest.mark.parametrize("suffix", [0, 3])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.filterwarnings("ignore:torch.searchsorted", "ignore:Using a non-tuple sequence")
+def test_biases_resampled_as_timm_does(old, new, suffix, dtype):
+    """Distances in a geometric progression, and rows of a class token at the end.
+
+    With prefix=3 for these rows all others were off by three places.
+    """
+    timm = outside.timm_layers("pos_embed_rel")
+    table = tensor(normal(math.prod(distances(old)) + suffix, 4)).to(getattr(torch, dtype))
+    shape = (math.prod(distances(new)) + suffix, 4)
+    theirs = timm.resize_rel_pos_bias_table(table, new, shape, old_window_size=old)
+    ours = pn.absolute.resample_positions(
+        table, distances(new), old_size=distances(old), suffix=suffix, interpolation="linear",
+        spacing="geometric",
+    )  # fmt: skip
+    assert ours.dtype == theirs.dtype
+    assert torch.equal(ours[len(ours) - suffix :], table[len(table) - suffix :])
+    # Their distances are of float32: up to 40 off by 40 u, between values 8 apart; a rounding.
+    bound = 8 * (2 * 40 * U + 16 * U) + (2.0**-8 * 4 if dtype == "bfloat16" else 0)
+    assert (ours.double() - theirs.double()).abs().max() <= bound
+
+
+def beit_points(src, dst):
+    """microsoft/unilm, beit/run_class_finetuning.py."""
+
+    def geometric_progression(a, r, n):
+        return a * (1.0 - r**n) / (1.0 - r)
+
+    left, right = 1.01, 1.5
+    while right - left > 1e-6:
+        q = (left + right) / 2.0
+        if geometric_progression(1, q, src // 2) > dst // 2:
+            right = q
+        else:
+            left = q
+    dis, cur = [], 1
+    for i in range(src // 2):
+        dis.append(cur)
+        cur += q ** (i + 1)
+    t = dst // 2.0
+    return [-x for x in reversed(dis)] + [0] + dis, np.arange(-t, t + 0.1, 1.0)
+
+
+@pytest.mark.parametrize(("old", "new"), WINDOWS)
+def test_biases_resampled_as_beit_does(old, new):
+    """The spline of BEiT's own code; RectBivariateSpline is what SciPy's interp2d was on a grid."""
+    interpolate = pytest.importorskip("scipy.interpolate", reason="the spline of BEiT's code")
+    old, new = distances(old), distances(new)
+    table = normal(math.prod(old) + 3, 2)
+    ours = pn.absolute.resample_positions(table, new, old_size=old, suffix=3, spacing="geometric")
+    np.testing.assert_array_equal(ours[-3:], table[-3:])
+    if old == new:
+        np.testing.assert_array_equal(ours, table)
+        return
+    (y, dy), (x, dx) = (beit_points(*lengths) for lengths in zip(old, new, strict=True))
+    for column in range(2):
+        values = table[:-3, column].reshape(old)
+        theirs = interpolate.RectBivariateSpline(y, x, values, s=0)(dy, dx)
+        # Both solve in float64, with a condition below 100 for these points.
+        np.testing.assert_allclose(ours[:-3, column], theirs.ravel(), rtol=0, atol=1e4 * 2.0**-53)
+    if torch is not None:
+        options = {"old_size": old, "suffix": 3, "spacing": "geometric"}
+        same(ours, pn.absolute.resample_positions(tensor(table), new, **options))
+
+
+def test_rows_at_the_end_of_a_table_stay():
+    table = normal(2 + 9 + 3, 2)
+    ours = pn.absolute.resample_positions(table, (5, 4), prefix=2, suffix=3)
+    np.testing.assert_array_equal(ours[:2], table[:2])
+    np.testing.assert_array_equal(ours[-3:], table[-3:])
+    np.testing.assert_array_equal(ours[2:-3], pn.absolute.resample_positions(table[2:-3], (5, 4)))
+
+
 def test_what_stays_when_a_table_is_resampled():
     constant = np.full((2, 12, 3), 0.7)
     for interpolation in ("linear", "cubic"):
@@ -543,6 +670,29 @@ GRU = gru_parameters()
         ),
         (ValueError, "old_size", lambda: pn.absolute.resample_positions(TABLE, 3, prefix=12)),
         (ValueError, "prefix", lambda: pn.absolute.resample_positions(TABLE, 3, prefix=13)),
+        (ValueError, r"prefix \+ suffix: expected at most the 12 rows of table, got 13",
+         lambda: pn.absolute.resample_positions(TABLE, 3, prefix=6, suffix=7)),
+        (ValueError, "interpolate_offset: expected a number >= 0 and < 1, got 1.5",
+         lambda: pn.absolute.resample_positions(TABLE, 3, interpolate_offset=1.5)),
+        (ValueError, "interpolate_offset: expected 0 with align_corners",
+         lambda: pn.absolute.resample_positions(
+             TABLE, 3, interpolate_offset=0.1, align_corners=True, antialias=False)),
+        (ValueError, "spacing: expected one of even, geometric",
+         lambda: pn.absolute.resample_positions(TABLE, 3, spacing="log")),
+        (ValueError, "interpolate_offset: expected 0 with geometric spacing, got 0.1",
+         lambda: pn.absolute.resample_positions(
+             TABLE, 3, spacing="geometric", interpolate_offset=0.1)),
+        (ValueError, "align_corners: expected False with geometric spacing, got True",
+         lambda: pn.absolute.resample_positions(
+             TABLE, 3, spacing="geometric", align_corners=True, antialias=False)),
+        (ValueError, r"old_size: expected odd sizes, 2w - 1 distances .* got \[12\]",
+         lambda: pn.absolute.resample_positions(TABLE, 3, spacing="geometric")),
+        (ValueError, r"size: expected odd sizes, .* got \[4, 3\]",
+         lambda: pn.absolute.resample_positions(
+             TABLE, (4, 3), prefix=3, spacing="geometric")),
+        (ValueError, r"at least 5 for a cubic spline, got \[3, 3\]; interpolation='linear'",
+         lambda: pn.absolute.resample_positions(
+             TABLE, (5, 3), prefix=3, spacing="geometric")),
         (ValueError, r"weight: expected shape \[15, 5\]",
          lambda: pn.absolute.recurrent_positions(3, GRU[0], GRU[1].T, GRU[2], GRU[3])),
         (ValueError, r"bias_hh: expected shape \[15\]",

@@ -266,6 +266,12 @@ def test_resampled_modules(x):
     assert grid.weight.requires_grad
     assert grid(torch.randn(2, 31, D)).shape == (2, 31, D)
     assert module.num_positions == 17  # as it was
+    options = {"antialias": False, "interpolate_offset": 0.1}
+    scaled = module.resampled((6, 5), prefix=1, **options)
+    expected = pn.absolute.resample_positions(module.weight.detach()[3:], (6, 5), **options)
+    assert torch.equal(scaled.weight[3:], expected)
+    at_end = module.resampled(9, suffix=1)  # a class token last
+    assert torch.equal(at_end.weight[[0, 1, -1]], module.weight[[0, 1, -1]])
     line = pnn.LearnedPositionalEncoding(8, D, 0.0, std=1.0)
     longer = line.resampled(16, interpolation="linear", antialias=False, align_corners=True)
     torch.testing.assert_close(longer.weight[[0, 15]], line.weight[[0, 7]], rtol=4 * U, atol=0)
