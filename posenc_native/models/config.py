@@ -26,7 +26,7 @@ from posenc_native.core.frequencies.scaling import (
 )
 
 from .entries import HEAD_LIMIT, KIND_LIMIT, SIZES, named_rope_type
-from .facts import facts_of, vision_models
+from .facts import facts_of, vision_grid_name, vision_models
 from .fields import BASES, HEAD_WIDTHS, HEADS, LOCAL_BASES, WIDTHS, by_layer_type, first_value
 from .layers import ConfigLayers, has_attention
 
@@ -62,8 +62,8 @@ def rotary_arguments(
         dims are a separate tensor, and head_dim is its width. A few models cannot be described by
         base, rotary_dim and scaling: they have ``inv_freq`` and ``scale`` instead. These are models
         whose share of the head is an odd number of dims, of which they rotate one more, and models
-        that rotate backward (NanoChat). A vision encoder has head_dim, inv_freq, pairing and
-        axis_map.
+        that rotate backward (NanoChat). A vision encoder has head_dim, inv_freq, pairing,
+        axis_map and vision.
 
     Raises:
         ValueError: no rotary encoding in these layers or at all, an entry that is missing or
@@ -268,7 +268,7 @@ class Configuration(ConfigLayers):
         if axial.get("tiled"):
             got = f"{self.model_type}: see vision_rotary({self._vision_name!r}, {head_dim})"
             self._wrong("model_type", "a model with one angle per pair", got)
-        return result
+        return {**result, "vision": vision_grid_name(self._vision_name, fields)}
 
     # Parameters
 

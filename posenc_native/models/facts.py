@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 from .rows import rows
 
@@ -133,13 +133,56 @@ def facts_of(model_type: str) -> ModelFacts:
 _OF_OTHERS = ModelFacts()
 
 
+@dataclass(frozen=True)
+class GridRule:
+    """How a vision model makes the positions of a grid of patches: ``positions`` in vision.json.
+
+    Attributes:
+        axes: 2 for height and width, 3 for time, height and width.
+        width_first: the model takes width before height.
+        merge_size: m: patches come in blocks of m by m, which the model merges into one token.
+        coordinates: the argument ``grid`` of `image_coordinates`; None: patches are counted.
+        reference: its argument of this name, the size of the pretraining grid.
+        first: the count of the first patch along height and width.
+        row_ends: the number of tokens that end each row of patches, counted as further columns.
+        before, after: positions of the model's other tokens, the same on every axis.
+        note: a remark about other tokens for the explanation.
+    """
+
+    axes: int = 2
+    width_first: bool = False
+    merge_size: int = 1
+    coordinates: Literal["centers", "corners", "index"] | None = None
+    reference: tuple[int, ...] | None = None
+    first: int = 0
+    row_ends: int = 0
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+    note: str = ""
+
+
+@lru_cache(maxsize=1)
+def vision_grids() -> Mapping[str, GridRule]:
+    """For each vision encoder of vision.json, how it makes positions."""
+    return MappingProxyType(
+        {
+            name: GridRule(row["axial"].get("axes", 2), **row.get("positions", {}))
+            for name, row in rows("vision").items()
+        }
+    )
+
+
+def vision_grid_name(name: str, fields: Mapping[str, Any]) -> str | None:
+    """The name of a vision encoder, unless its configuration merges blocks of another size."""
+    merge_size = vision_grids()[name].merge_size
+    return name if fields.get("spatial_merge_size", merge_size) == merge_size else None
+
+
 @lru_cache(maxsize=1)
 def vision_models() -> Mapping[str, Mapping[str, Any]]:
     """For each vision encoder of vision.json, the arguments of `axial_rotary` that differ.
 
     The names are those of folders in transformers ("qwen2_5_vl", "pixtral") or of models in timm
-    ("eva02"). base is the default of the configuration. Positions are height and width (time,
-    height and width with three axes), counted in patches from 0 unless the row says otherwise under
-    ``positions``.
+    ("eva02"). base is the default of the configuration. `vision_grids` says how positions are made.
     """
     return MappingProxyType({name: row["axial"] for name, row in rows("vision").items()})

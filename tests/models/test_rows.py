@@ -13,7 +13,14 @@ import posenc_native.models
 from posenc_native import Rotary
 from posenc_native.core.frequencies.axes import mrope_axis_map
 from posenc_native.core.frequencies.scaling import ROTARY_SCALINGS
-from posenc_native.models.facts import ModelFacts, facts_of, model_facts, vision_models
+from posenc_native.models.facts import (
+    GridRule,
+    ModelFacts,
+    facts_of,
+    model_facts,
+    vision_grids,
+    vision_models,
+)
 from posenc_native.models.layers import has_attention
 
 FOLDER = Path(posenc_native.models.__file__).parent
@@ -37,10 +44,14 @@ FACTS = {
     "own_parameters": bool, "flat_unknown": bool, "rotary_dim_unread": bool, "widening": int,
     "whole_share": bool, "unrotated": bool, "scalings": list, "needs": list, "query_scale": str,
 }  # fmt: skip
-VISION = {"source*": str, "axial*": dict, "positions": str}
+VISION = {"source*": str, "axial*": dict, "positions": dict}
 AXIAL = {
     "axes": int, "base": float, "spectrum": str, "freq_scale": float, "order": str,
     "axis_order": list, "pairing": str, "tiled": bool,
+}  # fmt: skip
+POSITIONS = {
+    "width_first": bool, "merge_size": int, "coordinates": str, "reference": list, "first": int,
+    "row_ends": int, "before": list, "after": list, "note": str,
 }  # fmt: skip
 # Of a scaling, beside rope_type.
 SCALING = {
@@ -207,13 +218,18 @@ def test_the_schema_of_facts_is_that_of_the_class():
 def test_rows_of_vision_models(name, row):
     check(row, VISION)
     check(row["axial"], AXIAL)
+    check(row.get("positions", {}), POSITIONS)
     source = "timm, models/" if name == "eva02" else f"transformers 5.23, models/{name}"
     assert row["source"].startswith(source)
     assert axial_rotary(96, **row["axial"]) == axial_rotary(96, **vision_models()[name])
 
 
+def test_the_schema_of_positions_is_that_of_the_class():
+    assert {field.name for field in dataclasses.fields(GridRule)} == {"axes", *POSITIONS}
+
+
 def test_what_is_read_cannot_be_changed():
-    for read in (model_facts(), vision_models(), Rotary.presets()):
+    for read in (model_facts(), vision_models(), vision_grids(), Rotary.presets()):
         with pytest.raises(TypeError):
             read["mine"] = None
     with pytest.raises(AttributeError):

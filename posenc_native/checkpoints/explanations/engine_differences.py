@@ -214,7 +214,7 @@ def _llama3_step(case: Case) -> Iterator[str]:
 @_check
 def _several_axes(case: Case) -> Iterator[str]:
     rotary = case.rotary
-    if rotary is None or rotary.axis_map is None or case.model.sees:
+    if rotary is None or rotary.axis_map is None or case.model.sees or rotary.vision is not None:
         return
     axes = int(rotary.axis_map.max()) + 1
     yield (

@@ -18,6 +18,7 @@ from posenc_native.checkpoints.formats.reading import read
 from posenc_native.core.calls.errors import named
 from posenc_native.core.frequencies.axes import pairs_by_axis
 from posenc_native.core.frequencies.scaling import rotary_blend, rotary_frequencies
+from posenc_native.encodings.positions.of_models import grid_axes, grid_words
 from posenc_native.encodings.rotary.rotary import Rotary
 from posenc_native.models.config import LayerGroup
 
@@ -161,11 +162,15 @@ def _axes(model: Description, rotary: Rotary) -> list[str]:
         return []
     counts, in_blocks = pairs_by_axis(rotary.axis_map)
     names = ("time", "height", "width")[-len(counts) :]
+    if rotary.vision is not None:
+        names = grid_axes(rotary.vision)
     shared = ", ".join(f"{count} by {name}" for name, count in zip(names, counts, strict=False))
     order = "in blocks, one axis after another" if in_blocks else "the axes alternating"
     text = (
         f"Tokens have a position on each of {len(counts)} axes, which drive the pairs: {shared}, "
     )
+    if rotary.vision is not None:
+        return [f"{text}{order}.", grid_words(rotary.vision)]
     if model.sees:
         return [f"{text}{order}."]
     equal = "If a token's positions are equal, as for text, this is ordinary rotary encoding."

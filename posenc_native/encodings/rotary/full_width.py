@@ -107,6 +107,7 @@ class FullWidthRotary:
         pairing: Pairing = "half",
         rotary_start: int = 0,
         scale: float = 1.0,
+        vision: str | None = None,
     ) -> FullWidthRotary:
         """Make a FullWidthRotary from one frequency, and one axis, for each rotated dim.
 
@@ -114,7 +115,7 @@ class FullWidthRotary:
             head_dim: width of a head.
             inv_freq: ``[2P]``, radians per position, in the order of the dims.
             axis_map: ``[2P]`` ints, the position axis that drives each dim.
-            pairing, rotary_start, scale: as in `Rotary`.
+            pairing, rotary_start, scale, vision: as in `Rotary`.
 
         Raises:
             ValueError, TypeError: as in `Rotary`.
@@ -144,10 +145,15 @@ class FullWidthRotary:
                     pairing=pairing,
                     rotary_start=rotary_start,
                     scale=scale,
+                    vision=vision,
                 )
                 for partner in range(2)
             )
         )
+
+    def grid(self, height: int, width: int, **options: Any) -> Any:
+        """The positions of a grid of patches: ``Rotary.grid`` with its options."""
+        return self.first.grid(height, width, **options)
 
     @overload
     def __call__(self, q: TensorLike, k: TensorLike, positions: Numbers | None = ..., *,

@@ -22,6 +22,7 @@ from posenc_native.core.documents.html import as_html
 from posenc_native.core.documents.parts import Part
 from posenc_native.core.documents.reprs import call_arguments, written
 from posenc_native.core.frequencies.scaling import base_apart, rotary_frequencies
+from posenc_native.encodings.positions.of_models import ModelGrid, checked_vision
 from posenc_native.engines import backend, late
 from posenc_native.engines.plain.query_scale import checked_query_scale, of_norm
 from posenc_native.models.config import Configuration
@@ -55,7 +56,7 @@ __all__ = ["Rotary", "rotary_in", "rotary_of"]
 
 
 @answer_methods
-class Rotary(Verbs):
+class Rotary(Verbs, ModelGrid):
     """How a model rotates: frequencies, pairing and slice, without any buffer.
 
     A Rotary is immutable; it can be shared, copied, pickled and compared. ``model.half()`` casts
@@ -63,7 +64,8 @@ class Rotary(Verbs):
     ``Rotary.from_config(config)`` make the rotation of a published model. A Rotary is called with q
     and k; ``apply`` rotates one of them, ``append`` rotates and writes to a KV cache,
     ``append_latent`` to one of latent attention (DeepSeek), ``norm`` normalizes and rotates,
-    ``bind`` checks once for a loop, ``tables`` gives cosines and sines.
+    ``bind`` checks once for a loop, ``tables`` gives cosines and sines, ``grid`` the positions of
+    a vision model.
 
     Args:
         head_dim: width of a head; q and k must have it.
@@ -71,6 +73,7 @@ class Rotary(Verbs):
         rotary_dim: the number of rotated dims, even; default head_dim; a smaller number rotates a
             part of each head. At most 65,536 by formula; `inv_freq` has no such limit.
         pairing: "half", "interleaved" or a block size, as in `apply_rotary`.
+        vision: a model of `vision_rotary`, whose positions ``grid`` makes; no angle depends on it.
         scaling: None or a mapping as in Hugging Face, ``{"rope_type": "yarn", ...}``; see
             `rotary_frequencies`.
         axis_map: ``[rotary_dim / 2]`` ints, the position axis that drives each pair.
@@ -102,7 +105,7 @@ class Rotary(Verbs):
 
     __slots__ = ("_elsewhere", "_given", "_native", "_tensors", "axis_map", "base", "head_dim",
                  "inv_freq", "layout", "pairing", "query_scale", "rotary_start", "scale",
-                 "scaling")  # fmt: skip
+                 "scaling", "vision")  # fmt: skip
 
     head_dim: int
     base: float
@@ -114,6 +117,7 @@ class Rotary(Verbs):
     inv_freq: npt.NDArray[np.float64]
     scale: float
     query_scale: Mapping[str, Any] | None
+    vision: str | None
     _given: dict[str, Any]  # inv_freq and scale, if they were arguments
     _tensors: tuple[torch.Tensor, torch.Tensor | None] | None
     _elsewhere: dict[torch.device, tuple[torch.Tensor, torch.Tensor | None]]
@@ -125,6 +129,7 @@ class Rotary(Verbs):
         base: float = 10000.0,
         rotary_dim: int | None = None,
         pairing: Pairing = "half",
+        vision: str | None = None,
         scaling: Mapping[str, Any] | None = None,
         axis_map: npt.ArrayLike | None = None,
         rotary_start: int = 0,
@@ -186,6 +191,7 @@ class Rotary(Verbs):
             "inv_freq": inv_freq,
             "scale": attention_factor,
             "query_scale": query_scale,
+            "vision": checked_vision("Rotary", vision),
             "_given": {
                 **({"inv_freq": tuple(inv_freq.tolist())} if explicit else {}),
                 **({} if scale is None else {"scale": attention_factor}),
@@ -411,6 +417,7 @@ class Rotary(Verbs):
             "rotary_start": self.rotary_start,
             "layout": self.layout,
             "query_scale": self.query_scale,
+            "vision": self.vision,
         }
 
     def _differs(self, other: Rotary) -> str | None:

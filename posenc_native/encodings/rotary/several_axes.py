@@ -109,8 +109,9 @@ def vision_rotary(model: str, head_dim: int, **changes: Any) -> Rotary | FullWid
     """How the vision encoder of a published model rotates.
 
     The table VISION_MODELS, posenc_native/models/vision.json, lists for each model the arguments
-    that differ from the defaults of `axial_rotary`. Positions are height and width, or time, height
-    and width; if a model orders the axes differently, so does the result.
+    that differ from the defaults of `axial_rotary`, and how the model makes positions. The method
+    ``grid`` of the result makes them: some models count patches from 1, order them in blocks, or
+    have coordinates between -1 and 1, so that `grid_positions` are wrong for them.
 
     Args:
         model: the name of its folder in transformers ("qwen2_5_vl", "pixtral", "dinov3_vit") or in
@@ -119,8 +120,8 @@ def vision_rotary(model: str, head_dim: int, **changes: Any) -> Rotary | FullWid
         changes: arguments of `axial_rotary` that replace those of the model, such as another base.
 
     Returns:
-        A `Rotary`; for "vjepa2" a `FullWidthRotary`, which is called the same way but has no
-        ``tables``.
+        A `Rotary` with ``grid``; for "vjepa2" a `FullWidthRotary`, which is called the same way but
+        has no ``tables``.
 
     Raises:
         ValueError: the model or a change is unknown, or sizes do not fit.
@@ -136,6 +137,8 @@ def vision_rotary(model: str, head_dim: int, **changes: Any) -> Rotary | FullWid
         (array([0, 0, 1, 1]), array([1.   , 0.01 , 0.1  , 0.001]))
         >>> pn.rotary.vision_rotary("gemma4", 8).pairing
         4
+        >>> q = k = np.ones((1, 2, 15, 8), np.float32)
+        >>> q, k = rope(q, k, rope.grid(3, 5))
     """
     models = vision_models()
     arguments.check_known_name(
@@ -146,7 +149,9 @@ def vision_rotary(model: str, head_dim: int, **changes: Any) -> Rotary | FullWid
         if name not in names:
             expected = f"arguments of axial_rotary, {', '.join(names)}"
             wrong_value("vision_rotary", "changes", expected, name)
-    return axial_rotary(head_dim, **{**models[model], **changes})
+    settings = {**models[model], **changes}
+    options = {**axial_arguments(head_dim, **settings), "vision": model}
+    return FullWidthRotary.of_dims(**options) if settings.get("tiled") else Rotary(**options)
 
 
 def mixed_frequencies(
