@@ -98,7 +98,7 @@ def test_modules_combine_their_encoding(name, how, x):
     for at in (None, torch.tensor(POSITIONS)):
         assert torch.equal(second(x.transpose(0, 1), at), module(x, at).transpose(0, 1))
     with pytest.raises(ValueError, match=rf"Encoding: x: .*seq, batch, d_model = {D}"):
-        second(x[0])
+        second(x[0, 0])
     for wrong in (x[..., :-1], x[0, 0]):
         with pytest.raises(ValueError, match=rf"Encoding: x: .*d_model = {D}"):
             module(wrong)
