@@ -15,6 +15,7 @@ from posenc_native.core.calls.arguments import is_tensor, wrong_type, wrong_valu
 from posenc_native.core.calls.suggestions.vocabulary import answer_methods
 from posenc_native.core.documents.reprs import call
 from posenc_native.encodings.rotary.tables import rotary_tables
+from posenc_native.engines import late
 from posenc_native.engines.arrays import Arrays
 
 from .grid import GridCoordinates, point_of, sizes_of
@@ -298,6 +299,9 @@ class SinusoidalSpec:
             ((7, 12), (1, 12))
         """
         arrays, points = self._points(positions, sizes, mask, dtype, device)
+        filled = self._filled(arrays, points)
+        if filled is not None:
+            return filled
         tables = [self._table(arrays, points[axis], axis, dtype) for axis in self.axis_order]
         xp, leading = arrays.xp, tables[0].shape[:-1]
         if len(tables) > 1:
@@ -396,22 +400,53 @@ class SinusoidalSpec:
             wrong_value(function, "positions", expected, got, hint)
         return arrays, [points[0][..., axis] for axis in range(axes)]
 
+    def _filled(self, arrays: Arrays, points: list[Any]) -> Any:
+        """The table, with every coordinate written to its columns; None if that does not apply.
+
+        It applies to coordinates of one shape whose columns are evenly spaced, as in NeRF's: a
+        merged copy of their tables would take longer than the tables.
+        """
+        axes, shape = len(points), tuple(points[0].shape)
+        if axes == 1 or self.axis_place != "inner" or self.inv_freq is not None:
+            return None
+        if any(tuple(point.shape) != shape for point in points[1:]):
+            return None
+        if arrays.is_torch and not late.torch_operations().are_fixed_on_cpu(*points):
+            return None
+        skipped = axes if self.include_coordinates else 0
+        width = skipped + 2 * sum(self.pairs)
+        if width != self.dim or self.zero_rows:
+            return None
+        arguments.check_byte_count(arrays.function, (*shape, width), 8)
+        table = arrays.xp.empty((*shape, width), dtype=arrays.dtype)
+        for place, axis in enumerate(self.axis_order):
+            if skipped:
+                table[..., place] = arrays.held("positions", points[axis])
+            columns = table[..., skipped + place :: axes]
+            self._sinusoidal(points[axis], axis, out=columns)
+        return table
+
     def _table(self, arrays: Arrays, point: Any, axis: int, dtype: Any) -> Any:
         """The table [..., 2P] of one coordinate."""
-        pairs, base, scale = self.pairs[axis], self.base, self.scale
-        base = base[axis] if isinstance(base, tuple) else base
-        scale = scale[axis] if isinstance(scale, tuple) else scale
         if self.inv_freq is None:
-            shift = self.shift if pairs > 1 else 0.0
-            return sinusoidal(
-                point, 2 * pairs, base=base, layout=self.layout, shift=shift, scale=scale,
-                dtype=dtype,
-            )  # fmt: skip
+            return self._sinusoidal(point, axis, dtype=dtype)
+        pairs, scale = self.pairs[axis], self.scale
+        scale = scale[axis] if isinstance(scale, tuple) else scale
         inv_freq = arrays.constant([w * scale for w in self.inv_freq])
         cos, sin = rotary_tables(point, inv_freq, dtype=dtype)
         if self.layout == "interleaved":
             return arrays.xp.stack([sin, cos], -1).reshape(*point.shape, 2 * pairs)
         return arrays.xp.concatenate([cos, sin] if self.layout == "cos_sin" else [sin, cos], -1)
+
+    def _sinusoidal(self, point: Any, axis: int, **result: Any) -> Any:
+        """The table of one coordinate, whose frequencies follow from base and shift."""
+        pairs, base, scale = self.pairs[axis], self.base, self.scale
+        return sinusoidal(
+            point, 2 * pairs, layout=self.layout,
+            base=base[axis] if isinstance(base, tuple) else base,
+            scale=scale[axis] if isinstance(scale, tuple) else scale,
+            shift=self.shift if pairs > 1 else 0.0, **result,
+        )  # fmt: skip
 
     def _merged(self, xp: Any, tables: list[Any]) -> Any:
         """The merged tables of all coordinates, in which the coordinate does not vary slowest."""

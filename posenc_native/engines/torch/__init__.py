@@ -24,7 +24,7 @@ from posenc_native.engines.verbs import RotaryVerb, Verb
 from . import batching, fakes, library, norm_rotary, relative, rotary, sinusoids
 from .door import is_dynamo_compiling
 from .gradients import at_door
-from .gradients.maps import is_eager_on_cpu, linear_map
+from .gradients.maps import are_fixed_on_cpu, is_eager_on_cpu, linear_map
 from .inputs import diagonals_tensor
 from .sharded.taken_apart import sharded, taken_apart
 
@@ -34,6 +34,7 @@ __all__ = [
     "add_toeplitz_bias",
     "apply_rotary",
     "apply_rotary_qk",
+    "are_fixed_on_cpu",
     "at_door",
     "diagonal_sums",
     "diagonals_tensor",

@@ -383,3 +383,29 @@ def test_whole_floats_have_the_bits_of_integers(dtype: str, target: str) -> None
     positions[70] += 0.5  # its block is computed with fractions
     without = np.arange(100) != 70
     assert_same_bits(table(positions)[without], expected[without])
+
+
+@NEEDS_NATIVE
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_coordinates_written_to_their_columns(layout, dtype):
+    # Coordinates of one shape are written to the result; those that broadcast, and tensors that
+    # need a gradient, are tables that are merged.
+    torch = pytest.importorskip("torch")
+    spec = pn.SinusoidalSpec(
+        21, axis_order=(2, 0, 1), layout=layout, axis_place="inner", base=(50.0, 20.0, 1e4),
+        scale=(1.0, -3.0, 0.5), include_coordinates=True,
+    )  # fmt: skip
+    points = np.random.default_rng(3).uniform(-90, 90, (4, 5, 3)).astype(np.float32)
+    written = spec(points, dtype=DTYPES[dtype])
+    merged = spec([points[None, ..., 0], points[..., 1], points[..., 2]], dtype=DTYPES[dtype])
+    assert_same_bits(written, merged[0])
+    tensors = torch.from_numpy(points)
+    named = getattr(torch, dtype)
+    result = spec(tensors, dtype=named)
+    assert result.dtype == named
+    # Every number of these dtypes is one of float64.
+    assert_same_bits(result.double().numpy(), written.astype(np.float64))
+    followed = spec(tensors.clone().requires_grad_(), dtype=named).detach()
+    assert_same_bits(followed.double().numpy(), written.astype(np.float64))
+    assert spec(points[:0]).shape == (0, 5, 21)

@@ -23,6 +23,11 @@ def is_eager_on_cpu(x: Tensor) -> bool:
     return not (followed or transformed())
 
 
+def are_fixed_on_cpu(*tensors: Tensor) -> bool:
+    """Whether all are `is_eager_on_cpu`, and none needs a gradient."""
+    return all(map(is_eager_on_cpu, tensors)) and not needs_grad(*tensors)
+
+
 def linear_map(x: Tensor, there: Map, back: Map) -> Tensor:
     """``there(x)``; `back` is the transposed map, which carries gradients."""
     if not needs_grad(x):
