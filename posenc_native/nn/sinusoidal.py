@@ -343,8 +343,9 @@ class TimestepEmbedding(Described):
 class FourierFeatures(Described):
     """Sines and cosines of ``2 pi W x``, with random or learned frequencies W.
 
-    The sums ``W x`` are computed in float32 (float64 for float64) for any dtype of W, also under
-    autocast, and whole turns are removed before the sine.
+    The phase is exact: the turns ``W x`` (with `log`, also the logarithm) are computed in float64
+    (on MPS, in float32) for any dtype, also under autocast, and whole turns are removed before the
+    sine. Sines and cosines are computed in float32 (float64 for float64).
 
     Args:
         in_features: number of coordinates of x.
@@ -421,12 +422,16 @@ class FourierFeatures(Described):
             expected = f"shape [..., in_features = {self.in_features}]"
             arguments.wrong_value("FourierFeatures", "x", expected, list(x.shape))
         real = precision_of(x)
-        points = x.to(real).log() if self.log else x.to(real)
-        # Not a matrix product, since autocast and TF32 would round its inputs.
-        turns = torch.zeros((), dtype=real, device=x.device)
-        for axis in range(self.in_features):
-            turns = turns + points[..., axis, None] * self.weight[:, axis].to(real)
-        angle = (turns - turns.round()) * (2 * math.pi)
+        # In float64 products of float32 numbers are exact. In float32 the phase would be off by
+        # 2^-24 of all turns. MPS has no float64.
+        wide = real if x.device.type == "mps" else torch.float64
+        points = x.to(wide).log() if self.log else x.to(wide)
+        weight = self.weight.to(wide)
+        if wide == torch.float64:  # whose products neither autocast nor TF32 rounds
+            turns = points @ weight.mT
+        else:
+            turns = (points[..., None, :] * weight).sum(-1)
+        angle = ((turns - turns.round()) * (2 * math.pi)).to(real)
         halves = [angle.sin() * self.amplitude, angle.cos() * self.amplitude]
         if self.layout == "interleaved":
             return torch.stack(halves, -1).flatten(-2).to(x.dtype)
