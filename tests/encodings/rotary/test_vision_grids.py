@@ -255,7 +255,14 @@ OTHER_FORMS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", vision_models())
+# These import the sound of their models too, for ten seconds each; their rules are those of Qwen-VL.
+SLOW = ("qwen2_5_omni", "qwen3_omni_moe")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in vision_models()],
+)
 def test_grid_as_the_model_makes_it(name):
     ours, theirs = OTHER_FORMS.get(name, in_the_model)(name)
     # Their angles of up to 25 are rounded to float32 a few times; a wrong position is off by more
