@@ -255,7 +255,7 @@ OTHER_FORMS = {
 }  # fmt: skip
 
 
-# These import the sound of their models too, for ten seconds each; their rules are those of Qwen-VL.
+# Ten seconds each, for imports of their models of sound; their rules are those of Qwen-VL.
 SLOW = ("qwen2_5_omni", "qwen3_omni_moe")
 
 
