@@ -6,7 +6,11 @@ projection ──► q       last dims rotated ──► q                      
 
 All heads share a row of the cache: it is the key, and its first L dims are the value. The call is
 `rotary_append` for one head of k and v, with the two parts of the cache as keys and values, and
-with the part of q that rotates.
+with the part of q that rotates. A latent with several scales is a second call, for as many heads
+that do not rotate.
+
+A row of vLLM's fp8_ds_mla is views of bytes: 512 float8_e4m3fn, 4 float32 scales of 128 of these
+each, 64 bfloat16 that rotate (656 bytes).
 
 Source: DeepSeek-AI 2024, "DeepSeek-V2: A Strong, Economical, and Efficient Mixture-of-Experts
 Language Model", section 2.1.
@@ -84,8 +88,15 @@ def _append(
     layout = rope.layout if layout is None else layout
     width = rope.head_dim - rope.rotary_start
     _check_width(width, k_rope, latent)
+    cache, scales = _of_bytes(cache, scales, k_rope, latent)
     k, v = _of_one_head(k_rope, layout), _of_one_head(latent, layout)
     latents, keys = cache if _is_pair(cache) else _parts(cache, v.shape[-1])
+    grouped = _has_groups(scales, latents)
+    if grouped:  # before anything is written
+        _check(Call(rope, q, k_rope, latent, positions, (latents, keys), slots, layout,
+                    cache_layout, return_k, k_scale, scales, inplace, out))  # fmt: skip
+        by_groups = _of_groups(v, latents, scales[0], layout, cache_layout)
+        v, latents, scales = v[..., :0], latents[..., :0], (None, scales[1])
     if "h" not in cache_layout:
         latents, keys = latents[..., None, :], keys[..., None, :]
         cache_layout = f"{cache_layout[:-1]}h{cache_layout[-1:]}"
@@ -114,6 +125,8 @@ def _append(
         turned, k, v, positions, angles, keys, latents, slots, layout=layout,
         cache_layout=cache_layout, return_k=return_k, inplace=inplace, out=to, **options,
     )  # fmt: skip
+    if grouped:
+        rotary_append(slots=slots, **by_groups)
     result, k_result = results if return_k else (results, k)
     if inplace:
         q_out, k_out = q, k_rope
@@ -154,6 +167,60 @@ def _at_heads(layout: str, index: int | None) -> tuple[Any, ...]:
 def _parts(cache: Any, dims: int) -> tuple[Any, Any]:
     """The parts of rows for latent and key."""
     return cache[..., :dims], cache[..., dims:]
+
+
+_GROUP = 128  # numbers with a scale of their own, in rows of bytes
+
+
+def _of_bytes(cache: Any, scales: Any, k_rope: Any, latent: Any) -> tuple[Any, Any]:
+    """The cache and its scales as views, if its rows are bytes."""
+    if _is_pair(cache) or arguments.dtype_name(getattr(cache, "dtype", None)) != "uint8":
+        return cache, scales
+    dims, size = latent.shape[-1], k_rope.dtype.itemsize
+    end = dims + 4 * (dims // _GROUP)  # of the scales
+    bytes_ = end + size * k_rope.shape[-1]
+    if dims % _GROUP or cache.shape[-1] != bytes_:
+        expected = (
+            f"rows of {bytes_} bytes: {dims} of latent (a multiple of {_GROUP}), 4 of a scale for "
+            f"{_GROUP} of these, {size} for each of {k_rope.shape[-1]} numbers of k_rope"
+        )
+        arguments.wrong_value(_FUNCTION, "cache", expected, f"shape {list(cache.shape)}")
+    if scales is not None:
+        arguments.wrong_value(_FUNCTION, "scales", "None: rows of bytes have theirs", "memory")
+    formats: Any
+    if arguments.is_tensor(cache):
+        import torch as formats
+    else:
+        import ml_dtypes as formats
+    of_scales = formats.float32 if arguments.is_tensor(cache) else np.float32
+    latents = cache[..., :dims].view(formats.float8_e4m3fn)
+    keys = cache[..., end:].view(k_rope.dtype)
+    return (latents, keys), (cache[..., dims:end].view(of_scales), None)
+
+
+def _has_groups(scales: Any, latents: Any) -> bool:
+    """Whether a latent has several scales, along an axis in the place of d."""
+    return _is_pair(scales) and getattr(scales[0], "ndim", 0) == latents.ndim
+
+
+def _of_groups(v: Any, latents: Any, scales: Any, layout: str, cache_layout: str) -> dict[str, Any]:
+    """The arguments of `rotary_append` for groups of the latent as heads that do not rotate."""
+    if "h" in layout:
+        v = v[_at_heads(layout, 0)]
+    if "h" in cache_layout:
+        at = _at_heads(cache_layout, 0)
+        latents, scales = latents[at], scales[at]
+    groups = scales.shape[-1]
+    heads, kept = (x.reshape(*x.shape[:-1], groups, x.shape[-1] // groups) for x in (v, latents))
+    order = f"{layout.replace('h', '')[:-1]}hd"
+    none: Any = np.empty(0)  # frequencies
+    if arguments.is_tensor(v):
+        none = scales.new_empty(0)
+    return {
+        "q": None, "k": heads, "v": heads[..., :0], "positions": None, "inv_freq": none,
+        "keys": kept, "values": kept[..., :0], "layout": order, "scales": (scales, None),
+        "cache_layout": f"{cache_layout.replace('h', '')[:-1]}hd",
+    }  # fmt: skip
 
 
 def _is_pair(x: Any) -> bool:
@@ -260,6 +327,8 @@ def _check(call: Call) -> None:
 
 def _check_cache(call: Call, batch: int) -> None:
     letters, dims, width = call.cache_layout, call.latent.shape[-1], call.k_rope.shape[-1]
+    cache, of_scales = _of_bytes(call.cache, call.scales, call.k_rope, call.latent)
+    call = call._replace(cache=cache, scales=of_scales)
     if not isinstance(letters, str):
         arguments.wrong_type(_FUNCTION, "cache_layout", "a str", type(letters).__name__)
     known = {*letters} - {"h"} in ({*"sd"}, {*"bsd"}, {*"psd"})
@@ -280,9 +349,28 @@ def _check_cache(call: Call, batch: int) -> None:
         arguments.wrong_type(_FUNCTION, "scales", "a pair (latent_scales, k_scales)", got)
     for i, (scales, part) in enumerate(zip(call.scales or (), parts, strict=False)):
         of_rows = list(part.shape[:-1])
+        if i == 0 and _has_groups(call.scales, part):
+            _check_groups(call, part, of_rows)
+            continue
         if scales is not None and list(getattr(scales, "shape", of_rows)) != of_rows:
             expected = f"the shape of the cache without d, {of_rows}"
             arguments.wrong_value(_FUNCTION, f"scales[{i}]", expected, list(scales.shape))
+
+
+def _check_groups(call: Call, latents: Any, of_rows: list[int]) -> None:
+    """ValueError unless each row has scales of groups of its latent, which has 8 bits."""
+    scales, dims = call.scales[0], latents.shape[-1]
+    groups = scales.shape[-1]
+    if list(scales.shape[:-1]) != of_rows or groups == 0 or dims % groups:
+        expected = f"shape {of_rows}, or G more, a divisor of {dims}"
+        arguments.wrong_value(_FUNCTION, "scales[0]", expected, list(scales.shape))
+    if arguments.dtype_name(scales.dtype) != "float32":
+        arguments.wrong_type(_FUNCTION, "scales[0]", "dtype float32", scales.dtype)
+    if not has_eight_bits(latents):
+        got = arguments.dtype_name(latents.dtype)
+        arguments.wrong_value(_FUNCTION, "scales[0]", "None, or a latent cache of 8 bits", got)
+    if call.k_scale is not None:
+        arguments.wrong_value(_FUNCTION, "k_scale", "None beside memory for scales", "a scale")
 
 
 def _check_rows(name: str, rows: Any, letters: str, width: int, text: str, batch: int) -> None:

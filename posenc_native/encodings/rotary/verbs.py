@@ -321,7 +321,9 @@ class Verbs:
             latent: like `k_rope`, with L dims, already normed by the model; copied bit for bit.
             positions: as in a call.
             cache: rows ``[.., L + R]``, latent first, as in vLLM; or a pair
-                ``(latent_cache, k_cache)`` of two caches, or of views of rows in another order.
+                ``(latent_cache, k_cache)`` of two caches, or of views of rows in another order; or
+                uint8 rows of vLLM's fp8_ds_mla: L float8_e4m3fn, a float32 scale for each 128 of
+                these, then R numbers like `k_rope`: ``[.., 656]`` in bfloat16.
             slots: as in `rotary_append`; tokens with slot -1 are not written.
             cache_layout: as there, but h is optional: "bsd" for a row per batch entry, "sd" for one
                 pool, "psd" for pages, "pshd" for an axis of one head.
@@ -329,7 +331,8 @@ class Verbs:
             k_scale: the divisor of all numbers of 8 bits (`rotary_append` has the formats): a
                 number, or float32 ``[1]``. Default 1.
             scales: instead of this, memory ``(latent_scales, k_scales)`` for a scale that is made
-                for each row, as in `rotary_append`: float32 with the shape of the cache without d.
+                for each row, as in `rotary_append`: float32 with the shape of the cache without d,
+                or of the latent for each of G groups of L / G dims, ``[.., G]``.
             return_k: also return the rotated `k_rope`.
             inplace: write the rotated dims to `q` (and `k_rope`, if it is returned).
             out: memory like `q`, or with `return_k` a pair ``(q_out, k_out)``; without a gradient.

@@ -342,3 +342,85 @@ def shared(kind: Any, value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(shared(kind, x) for x in value)
     return kind(value) if isinstance(value, np.ndarray) else value
+
+
+# Rows of bytes, and a scale for each group of the latent.
+
+
+def byte_rows(rows: np.ndarray, dims: int) -> np.ndarray:
+    """Rows of latent and key in bfloat16 as fp8_ds_mla has them, by NumPy's casts."""
+    latent = rows[..., :dims].astype(np.float32).reshape(*rows.shape[:-1], dims // 128, 128)
+    scales = np.abs(latent).max(-1) / np.float32(448)
+    numbers = (latent / scales[..., None]).astype(ml_dtypes.float8_e4m3fn)
+    parts = numbers.reshape(*rows.shape[:-1], dims), scales, np.ascontiguousarray(rows[..., dims:])
+    return np.concatenate([part.view(np.uint8) for part in parts], -1)
+
+
+@pytest.mark.parametrize("layout", ["thd", "bhsd", "sbhd", "td", "bsd"])
+@pytest.mark.parametrize("cache_layout", ["psd", "pshd", "phsd", "bsd", "sd"])
+@pytest.mark.parametrize("one", [0, 1])
+def test_rows_of_bytes(layout, cache_layout, one, backend):
+    """Those of vLLM's fp8_ds_mla, and the same parts as a pair of views."""
+    batch, dims = (2 if "b" in layout else 1), 256
+    q, k_rope, latent = inputs(layout, ml_dtypes.bfloat16, (STILL, TURNED, dims), one)
+    rope = pn.Rotary(TURNED, pairing="interleaved", layout=layout)
+    lengths = {"p": 6, "s": 4 if "p" in cache_layout else 24, "b": batch, "h": 1}
+    shape = [lengths[letter] for letter in cache_layout[:-1]]
+    slots = np.array([[11, 0, 5, -1, 7], [3, 20, 1, 2, 9]])[:batch]
+    at = (q, k_rope, latent, 100), slots if "b" in layout else slots[0]
+    places = {"cache_layout": cache_layout, "return_k": True}
+    plain = np.full((*shape, dims + TURNED), np.nan, q.dtype)
+    wanted = rope.append_latent(*at[0], plain, at[1], **places)
+    width = dims + 4 * (dims // 128) + 2 * TURNED
+    caches = [np.full((*shape, width), 7, np.uint8) for _ in range(2)]
+    results = rope.append_latent(*at[0], caches[0], at[1], **places)
+    end = width - 2 * TURNED
+    views = caches[1][..., :dims].view(ml_dtypes.float8_e4m3fn), caches[1][..., end:].view(q.dtype)
+    of_scales = caches[1][..., dims:end].view(np.float32), None
+    rope.append_latent(*at[0], views, at[1], scales=of_scales, **places)
+    for result, expected in zip(results, wanted, strict=True):
+        assert_same_bits(result, expected)
+    written = ~np.isnan(plain.astype(np.float32)).any(-1)
+    assert written.sum() == (slots >= 0).sum()
+    expected = np.where(written[..., None], byte_rows(plain, dims), 7)
+    for cache in caches:
+        assert (cache == expected).all()
+
+
+def test_rows_of_bytes_compiled():
+    torch = module("torch")
+    torch.manual_seed(0)
+    q, k_rope, latent = (torch.randn(5, *n).bfloat16() for n in ((3, 40), (16,), (256,)))
+    slots, caches = torch.tensor([11, 0, 5, -1, 7]), torch.zeros(2, 3, 4, 296, dtype=torch.uint8)
+
+    def step(cache):
+        return ROPE.append_latent(q, k_rope, latent, 7, cache, slots, cache_layout="psd")
+
+    wanted = step(caches[1])
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(caches[0]), wanted)
+    assert torch.equal(caches[0], caches[1])
+    assert int(caches[0].any(-1).sum()) == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"cache": np.zeros((4, 4, 600), np.uint8)}, "cache: expected rows of 296 bytes: 256 of"),
+        ({"scales": (None, None)}, "scales: expected None: rows of bytes have theirs"),
+        ({"k_scale": 2.0}, "k_scale: expected None beside memory for scales"),
+        ({"slots": [99, 0, 1, 2, 3]}, "slots: expected -1, or slots 0 .. 15, got 99"),
+        ({"cache": (np.zeros((4, 4, 256), ml_dtypes.bfloat16), np.zeros((4, 4, 16), ml_dtypes.bfloat16)),
+          "scales": (np.zeros((4, 4, 2), np.float32), None)}, "scales[0]: expected None, or a"),
+        ({"cache": (np.zeros((4, 4, 256), np.int8), np.zeros((4, 4, 16), ml_dtypes.bfloat16)),
+          "scales": (np.zeros((4, 4, 3), np.float32), None)}, "scales[0]: expected shape [4, 4]"),
+    ],
+)  # fmt: skip
+def test_errors_of_rows_of_bytes(changes, text):
+    q, k_rope, latent = inputs("thd", ml_dtypes.bfloat16, (STILL, TURNED, 256))
+    cache = np.zeros((4, 4, 296), np.uint8)
+    given = {"cache": cache, "slots": [3, 9, -1, 0, 15], "cache_layout": "psd", **changes}
+    with pytest.raises((ValueError, TypeError)) as raised:
+        ROPE.append_latent(q, k_rope, latent, 7, **given)
+    assert text in str(raised.value)
+    assert not cache.any()
