@@ -410,7 +410,7 @@ def test_rows_of_bytes_compiled():
         ({"scales": (None, None)}, "scales: expected None: rows of bytes have theirs"),
         ({"k_scale": 2.0}, "k_scale: expected None beside memory for scales"),
         ({"slots": [99, 0, 1, 2, 3]}, "slots: expected -1, or slots 0 .. 15, got 99"),
-        ({"cache": (np.zeros((4, 4, 256), ml_dtypes.bfloat16), np.zeros((4, 4, 16), ml_dtypes.bfloat16)),
+        ({"cache": tuple(np.zeros((4, 4, n), ml_dtypes.bfloat16) for n in (256, 16)),
           "scales": (np.zeros((4, 4, 2), np.float32), None)}, "scales[0]: expected None, or a"),
         ({"cache": (np.zeros((4, 4, 256), np.int8), np.zeros((4, 4, 16), ml_dtypes.bfloat16)),
           "scales": (np.zeros((4, 4, 3), np.float32), None)}, "scales[0]: expected shape [4, 4]"),
