@@ -3,7 +3,8 @@
     q ──(norm)── rotation ──► / q_scale ──► round ──► out[0]
 
 A result of 8 bits is written as a cache is: its tokens are the slots. Numbers are divided by a
-scale and rounded once, from float32 (core/calls/caches.py has the formats).
+scale and rounded once, from float32 (core/calls/caches.py has the formats). What a cache has not
+(groups, the inverse, pairs that move, a factor of queries) is a call in float32 first.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from posenc_native.core.calls.descriptions import description_in
 from posenc_native.core.calls.errors import blame, fault_of
 from posenc_native.core.calls.norms import Norm
 from posenc_native.core.calls.pairs import of_pair
-from posenc_native.core.calls.rotation import Rotation
+from posenc_native.core.calls.rotation import Rotation, by_tables
 from posenc_native.core.calls.views import check_layout
 
 from . import late
 from .rotations import Call, run
-from .verbs import ROTARY_APPEND
+from .verbs import APPLY_ROTARY_QK, NORM_ROTARY_QK, ROTARY_APPEND
 
 
 def any_eight_bits(outs: Any) -> bool:
@@ -85,18 +86,6 @@ def append_beside_eight_bits(call: Call, q_scale: Any) -> tuple[Any, ...]:
 
 
 def _check(function: str, call: Call) -> None:
-    rotation = call.rotation
-    for name, default in (("inverse", False), ("out_pairing", "same")):
-        value = getattr(rotation, name)
-        if value != default:
-            expected = f"{default!r} beside results of 8 bits"
-            wrong_value(function, name, expected, repr(value))
-    rope = description_in(rotation.inv_freq)
-    out = (call.outs or (None,))[0]
-    scaled = getattr(rope, "query_scale", None) is not None
-    if scaled and out is not None and has_eight_bits(out):
-        expected = "results of the dtype of q, beside a Rotary with a query_scale"
-        wrong_value(function, "out[0]", expected, "8 bits")
     for name, x in zip("qk", call.inputs, strict=False):
         if arguments.is_tensor(x):
             late.torch_operations()
@@ -112,9 +101,6 @@ def _write_one(call: Call, i: int, out: Any, scale: Any) -> None:
     function, x, rotation = call.verb.name, call.inputs[i], call.rotation
     rope = description_in(rotation.inv_freq)
     layout = check_layout(function, rotation.layout or getattr(rope, "layout", None) or "bhsd")
-    if "g" in layout:
-        expected = "letters without g beside results of 8 bits"
-        wrong_value(function, "layout", expected, repr(layout))
     if "h" not in layout:
         x, out, layout = x[..., None, :], out[..., None, :], f"{layout[:-1]}h{layout[-1]}"
     if tuple(out.shape) != tuple(x.shape):
@@ -127,15 +113,20 @@ def _write_one(call: Call, i: int, out: Any, scale: Any) -> None:
         places = (out, None) if i == 0 else (None, out)
         run(call._replace(inputs=pair, outs=places, rotation=rotation._replace(layout=layout)))
         return
+    scaled = i == 0 and getattr(rope, "query_scale", None) is not None
+    turns_back = rotation.inverse or rotation.out_pairing != "same"
+    if scaled or turns_back or "g" in layout:
+        _check_rounding(function, call)
+        wide = _wide(x)
+        pair = (wide, None) if i == 0 else (None, wide)
+        verb = NORM_ROTARY_QK if call.norm else APPLY_ROTARY_QK
+        options = rotation._replace(layout=layout)
+        results = run(Call(verb, pair, options, None, call.compute, call.norm))
+        _round(function, results[i], out, layout, scale)
+        return
     norm: Any = call.norm or Norm(norm=False)
     weight = (norm.q_weight, norm.k_weight)[i]
-    of_scales = scale_options(function, scale, None, None)
-    slots: Any = np.arange(x.shape[max(layout.find("s"), layout.find("t"))])
-    if arguments.is_tensor(x):
-        import torch
-
-        slots = torch.from_numpy(slots).to(x.device)
-    cache = out, out[..., :0], slots, layout.replace("t", "s"), False, *of_scales
+    cache = _as_cache(function, x, out, layout, scale)
     one = Rotation(
         of_pair(rotation.positions, i), rotation.inv_freq, layout, rotation.pairing,
         of_pair(rotation.rotary_start, i), rotation.axis_map, rotation.scale,
@@ -143,6 +134,50 @@ def _write_one(call: Call, i: int, out: Any, scale: Any) -> None:
     compute = call.compute or (None,)
     norm = norm._replace(q_weight=None, k_weight=weight)
     run(Call(ROTARY_APPEND, (None, x, x[..., :0]), one, None, compute, norm, cache))
+
+
+def _as_cache(function: str, x: Any, out: Any, layout: str, scale: Any) -> tuple[Any, ...]:
+    """The fields of a `Cache` whose slots are the tokens of x."""
+    slots: Any = np.arange(x.shape[max(layout.find("s"), layout.find("t"))])
+    if arguments.is_tensor(x):
+        import torch
+
+        slots = torch.from_numpy(slots).to(x.device)
+    of_scales = scale_options(function, scale, None, None)
+    return out, out[..., :0], slots, layout.replace("t", "s"), False, *of_scales
+
+
+def _check_rounding(function: str, call: Call) -> None:
+    """ValueError where steps are rounded to the dtype of q and k, which float32 would not show."""
+    tables = call.rotation.inv_freq
+    compute = tables.compute if by_tables(call.rotation) else (call.compute or (None,))[0]
+    if compute == "as_written":
+        expected = "'float32' beside such results of 8 bits"
+        wrong_value(function, "compute", expected, repr(compute))
+
+
+def _wide(x: Any) -> Any:
+    """x in float32, or float64."""
+    if arguments.dtype_name(x.dtype) in ("float32", "float64"):
+        return x
+    return x.float() if arguments.is_tensor(x) else x.astype(np.float32)
+
+
+def _round(function: str, x: Any, out: Any, layout: str, scale: Any) -> None:
+    """Divide and round x to memory of 8 bits: an append that rotates no pairs."""
+    if "g" in layout:
+        at, each = layout.index("g"), layout.replace("g", "")
+        heads = x.shape[layout.index("h")]
+        of_heads = getattr(scale, "ndim", 0) == 1 and len(scale) == x.shape[at] * heads
+        for group in range(x.shape[at]):
+            part = (*[slice(None)] * at, group)
+            own = scale[group * heads : (group + 1) * heads] if of_heads else scale
+            _round(function, x[part], out[part], each, own)
+        return
+    none = x.new_empty(0) if arguments.is_tensor(x) else np.empty(0)
+    still = Rotation(None, none, layout, "half", 0, None, 1.0)
+    cache = _as_cache(function, x, out, layout, scale)
+    run(Call(ROTARY_APPEND, (None, x, x[..., :0]), still, None, (None,), Norm(norm=False), cache))
 
 
 def _new_like(out: Any) -> Any:

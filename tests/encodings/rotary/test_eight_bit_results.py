@@ -128,18 +128,17 @@ def test_nothing_is_written_by_a_wrong_call():
     cases = {
         "out[1]: expected shape [1, 2, 5, 64]": {"out": (of_q, narrow)},
         "out[1]: expected no memory in common": {"out": (of_q, of_q)},
-        "inverse: expected False beside results of 8 bits": {"out": (of_q, of_k), "inverse": True},
         "q_scale: expected None without out= of 8 bits": {"q_scale": 0.1},
         "k_scale: expected None, as the result has no 8 bits": {
             "out": (of_q, torch.zeros_like(k)),
             "k_scale": 0.5,
         },
         "k_scale: ": {"out": (of_q, of_k), "k_scale": -1.0},
-        "out[0]: expected results of the dtype of q": {
+        "compute: expected 'float32' beside such results of 8 bits": {
             "out": (of_q, of_k),
-            "inv_freq": pn.Rotary(
-                64, query_scale={"beta": 0.1, "original_max_position_embeddings": 8}
-            ),
+            "inverse": True,
+            "positions": None,
+            "inv_freq": pn.Tables(*rope.tables(5), compute="as_written"),
         },
     }
     for text, options in cases.items():
@@ -156,3 +155,49 @@ def test_nothing_is_written_by_a_wrong_call():
     with pytest.raises(ValueError, match=r"slots"):
         rope.append(q.detach(), k, k.clone(), 1, *keys, [0, 1, 2, 3, 99], out=of_q)
     assert not of_q.any()
+
+
+SCALED = pn.Rotary(16, query_scale={"beta": 0.5, "original_max_position_embeddings": 8})
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(
+    ("layout", "options"),
+    [
+        ("sbghd", {}), ("bghsd", {"inverse": True}), ("bhsd", {"inverse": True}),
+        ("thd", {"out_pairing": "interleaved"}), ("bshd", {"inv_freq": SCALED}),
+        ("sbghd", {"inv_freq": SCALED}), ("bsd", {"inv_freq": SCALED}),
+    ],
+)  # fmt: skip
+def test_what_no_cache_has(layout, options, name, library):
+    """Groups, the inverse, pairs that move, a factor of queries: rounded once all the same."""
+    sizes = {"b": 2, "s": 5, "t": 5, "h": 3, "g": 2, "d": 16}
+    shape = [sizes[letter] for letter in layout]
+    q, k = randn(shape), randn(shape, 1)
+    options = {"inv_freq": pn.Rotary(16), "positions": 7, "layout": layout, **options}
+    wanted = pn.apply_rotary_qk(q, k, **options)
+    heads = [sizes[x] for x in layout if x in "gh"]
+    of_heads = np.linspace(0.05, 0.5, int(np.prod(heads)), dtype=np.float32)
+    along = [sizes[x] if x in "gh" else 1 for x in layout]
+    convert = np.asarray if library == "numpy" else torch.from_numpy
+    outs = tuple(memory(shape, name, library) for _ in "qk")
+    pn.apply_rotary_qk(convert(q), convert(k), out=outs, q_scale=0.03,
+                       k_scale=convert(of_heads), **options)  # fmt: skip
+    for out, x, scale in zip(outs, wanted, (0.03, of_heads.reshape(along)), strict=True):
+        assert (numbers(out) == numbers(rounded(x, scale, name))).all()
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_scaled_queries_of_norms_and_appends(norm):
+    q, k = (torch.from_numpy(randn((2, 3, 5, 16), i)).bfloat16() for i in (0, 1))
+    place, caches = torch.zeros(q.shape, dtype=torch.int8), torch.zeros(2, 2, 3, 9, 16)
+    SCALED.append(q, k, k.clone(), 30, *caches.bfloat16(), range(5), q_scale=0.1, out=place,
+                  norm=norm)  # fmt: skip
+    wide = q.float(), k.float()
+    wanted = SCALED.norm(*wide, 30)[0] if norm else SCALED(*wide, 30)[0]
+    assert (numbers(place) == numbers(rounded(wanted, 0.1, "int8"))).all()
+    if norm:
+        other = torch.zeros(k.shape, dtype=torch.int8)
+        SCALED.norm(q, k, 30, q_scale=0.1, out=(place.zero_(), other))
+        assert (numbers(place) == numbers(rounded(wanted, 0.1, "int8"))).all()
