@@ -3,8 +3,8 @@
     q ──(norm)── rotation ──► / q_scale ──► round ──► out[0]
 
 A result of 8 bits is written as a cache is: its tokens are the slots. Numbers are divided by a
-scale and rounded once, from float32 (core/calls/caches.py has the formats). What a cache has not
-(groups, the inverse, pairs that move, a factor of queries) is a call in float32 first.
+scale and rounded once, from float32 (core/calls/caches.py has the formats). Caches have no groups,
+no inverse, no pairs that move and no factor of queries: there a call in float32 comes first.
 """
 
 from __future__ import annotations
