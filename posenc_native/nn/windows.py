@@ -153,9 +153,10 @@ class SwinRelativeBias(WindowBias):
         cubic spline of distances in a geometric progression. Rows of the class token stay. timm
         resamples both with ``spacing="geometric", interpolation="linear"``.
 
-        window: (rows, columns) of patches, or one number for both.
-        options: keywords of `posenc_native.absolute.resample_positions` for the interpolation:
-            interpolation and spacing names, antialias and align_corners bools.
+        Args:
+            window: (rows, columns) of patches, or one number for both.
+            options: keywords of `posenc_native.absolute.resample_positions` for the interpolation:
+                interpolation and spacing names, antialias and align_corners bools.
         """
         function = "SwinRelativeBias.resampled"
         if taken := {"size", "old_size", "prefix", "suffix"} & {*options}:
