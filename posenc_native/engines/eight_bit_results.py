@@ -49,8 +49,8 @@ def write_eight_bits(call: Call, scales: tuple[Any, Any]) -> tuple[Any, Any]:
     scales: (q_scale, k_scale), as those of a cache.
 
     Raises:
-        ValueError, TypeError: as in the call, or it has options that a cache has not. Then nothing
-            has been written.
+        ValueError, TypeError: as in the call; or steps are rounded as written where a call in
+            float32 comes first. Then nothing has been written.
     """
     function, outs = call.verb.name, call.outs or ()
     _check(function, call)

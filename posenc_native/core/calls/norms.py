@@ -51,8 +51,6 @@ class Norm(NamedTuple):
     query_shift: float = 0.0
 
 
-# Options of a Norm that public functions have, too.
-NORM_KEYWORDS = ("q_weight", "k_weight", "eps", "norm_over", "weight_offset", "norm_first")
 # Norm's options of queries at the door, where a Rotary has its own.
 NO_QUERY_SCALE = (None, None, None, None)
 
@@ -66,6 +64,9 @@ class OwnNorm(TypedDict, total=False):
     norm_over: Literal["head", "token"]
     weight_offset: float
     norm_first: bool
+
+
+NORM_KEYWORDS = tuple(OwnNorm.__annotations__)
 
 
 class NormOptions(OwnNorm, total=False):
