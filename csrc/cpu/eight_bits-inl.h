@@ -16,43 +16,107 @@ HWY_BEFORE_NAMESPACE();
 namespace posenc::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-template <class D>
-using ByteLanes = hn::Vec<hn::RebindToUnsigned<D>>;  // in each a number of 8 bits
+// The bytes of four vectors of numbers, from two of words: low bytes of the words are the first
+// two. A vector of words is packed from two of numbers block by block (128 bits), which is undone
+// here.
+template <class D8, class Words>
+HWY_INLINE hn::Vec<D8> bytes_in_order(D8 d8, Words words) {
+  HWY_ALIGN static constexpr uint8_t kLowThenHigh[] = {0, 2, 4, 6, 8, 10, 12, 14,
+                                                       1, 3, 5, 7, 9, 11, 13, 15};
+  const auto blocks =
+      hn::TableLookupBytes(hn::BitCast(d8, words), hn::LoadDup128(d8, kLowThenHigh));
+  constexpr size_t kBlocks = hn::MaxLanes(D8()) / 16;
+  if constexpr (kBlocks == 1) {
+    return blocks;
+  } else {
+    HWY_ALIGN static constexpr int32_t kOfTwo[] = {0, 4, 1, 5, 2, 6, 3, 7};
+    HWY_ALIGN static constexpr int32_t kOfFour[] = {0, 4, 8,  12, 1, 5, 9,  13,
+                                                    2, 6, 10, 14, 3, 7, 11, 15};
+    const hn::Repartition<int32_t, D8> di;
+    const auto order = hn::SetTableIndices(di, kBlocks == 2 ? kOfTwo : kOfFour);
+    return hn::BitCast(d8, hn::TableLookupLanes(hn::BitCast(di, blocks), order));
+  }
+}
+
+// Vectors round numbers of at most kMost; what is larger, and a NaN, is rounded by itself.
 
 template <typename Format>
 struct ToFloat8 {
   static constexpr Dtype kDtype =
       std::is_same_v<Format, E4M3> ? Dtype::kFloat8E4M3 : Dtype::kFloat8E5M2;
+  static constexpr float kMost = 0x1p100f;  // no sum overflows
 
-  // Of numbers without a NaN. The adder rounds at the last place of `unit`, so that the lower bits
-  // of the sum count places: from the exponent of the number, or from that of the least normal one.
-  template <class D>
-  static HWY_INLINE ByteLanes<D> round(D d, hn::Vec<D> v) {
+  template <class D, class V = hn::Vec<D>>
+  static HWY_INLINE hn::Vec<hn::Repartition<uint8_t, D>> bytes(D d, const V (&v)[4]) {
+    const hn::RebindToSigned<D> di;
+    const hn::Repartition<int16_t, D> d16;
+    const hn::Repartition<uint16_t, D> du16;
+    const auto least =
+        hn::Set(d16, static_cast<int16_t>((Format::kLeastNormal >> 16) + (Format::kShift << 7)));
+    const auto largest =
+        hn::Set(d16, static_cast<int16_t>((kDtype == Dtype::kFloat8E4M3 ? 0x7e : 0x7b) << kBelow));
+    const auto codes = [&](int i) POSENC_INLINED {
+      const auto words = hn::ReorderDemote2To(d16, word(d, v[i]), word(d, v[i + 1]));
+      return hn::BitCast(du16, hn::Min(hn::Sub(words, least), largest));
+    };
+    const auto sign_bit = hn::Set(du16, 0x8000);
+    const auto signs = [&](int i) POSENC_INLINED {
+      const auto words =
+          hn::ReorderDemote2To(d16, hn::BitCast(di, v[i]), hn::BitCast(di, v[i + 1]));
+      return hn::And(hn::BitCast(du16, words), sign_bit);
+    };
+    const auto low = hn::Or(hn::ShiftRight<kBelow>(codes(0)), hn::ShiftRight<8>(signs(0)));
+    const auto high = hn::Or(hn::ShiftLeft<8 - kBelow>(codes(2)), signs(2));
+    return bytes_in_order(hn::Repartition<uint8_t, D>(), hn::Or(low, high));
+  }
+
+ private:
+  static constexpr int kBelow = Format::kShift - 16;  // bits of a word that are below its code
+
+  // A magnitude rounded: its code in `largest` and above `kBelow`, more by `least`. The adder
+  // rounds at the last place of 2^kShift times the number's power of two, or that of the least
+  // normal one: the lower half of the sum counts places, and the upper half has the exponent.
+  template <class D, class V = hn::Vec<D>>
+  static HWY_INLINE hn::Vec<hn::RebindToSigned<D>> word(D d, V v) {
     const hn::RebindToUnsigned<D> du;
-    const auto bits = hn::BitCast(du, v);
-    const auto most = hn::Set(du, bits_from_float(largest_of(kDtype)));
-    const auto magnitude = hn::Min(hn::And(bits, hn::Set(du, 0x7fffffff)), most);
-    const auto exponent =
-        hn::Max(hn::And(magnitude, hn::Set(du, 0x7f800000)), hn::Set(du, Format::kLeastNormal));
-    constexpr uint32_t kUnit = static_cast<uint32_t>(Format::kShift) << 23;
-    const auto unit = hn::Add(exponent, hn::Set(du, kUnit));
-    const auto sum = hn::Add(hn::BitCast(d, magnitude), hn::BitCast(d, unit));
-    const auto places = hn::Sub(hn::BitCast(du, sum), unit);
-    const auto of_exponent = hn::Sub(hn::ShiftRight<Format::kShift>(exponent),
-                                     hn::Set(du, Format::kLeastNormal >> Format::kShift));
-    const auto sign = hn::And(hn::ShiftRight<24>(bits), hn::Set(du, 0x80));
-    return hn::Or(hn::Add(of_exponent, places), sign);
+    const hn::RebindToSigned<D> di;
+    const auto power = hn::Max(hn::And(hn::BitCast(du, v), hn::Set(du, 0x7f800000)),
+                               hn::Set(du, Format::kLeastNormal));
+    const auto shift = hn::Set(d, static_cast<float>(1 << Format::kShift));
+    const auto sum = hn::MulAdd(hn::BitCast(d, power), shift, hn::Abs(v));
+#if HWY_ARCH_X86  // one instruction multiplies both halves and adds
+    const hn::Repartition<int16_t, D> d16;
+    const auto weights = hn::BitCast(d16, hn::Set(du, 1u << 16 | 1u << kBelow));
+    auto unused = hn::Zero(di);
+    return hn::ReorderWidenMulAccumulate(di, hn::BitCast(d16, sum), weights, hn::Zero(di), unused);
+#else
+    const auto bits = hn::BitCast(du, sum);
+    const auto places = hn::ShiftLeft<kBelow>(hn::And(bits, hn::Set(du, 0xffff)));
+    return hn::BitCast(di, hn::Add(hn::ShiftRight<16>(bits), places));
+#endif
   }
 };
 
 struct ToInt8 {
   static constexpr Dtype kDtype = Dtype::kInt8;
+  static constexpr float kMost = 0x1p21f;  // the sum below has a last place of 1
 
-  template <class D>
-  static HWY_INLINE ByteLanes<D> round(D d, hn::Vec<D> v) {
-    const auto within = hn::Min(hn::Max(v, hn::Set(d, -128.0f)), hn::Set(d, 127.0f));
-    const hn::RebindToUnsigned<D> du;
-    return hn::And(hn::BitCast(du, hn::Add(within, hn::Set(d, 12582912.0f))), hn::Set(du, 0xff));
+  template <class D, class V = hn::Vec<D>>
+  static HWY_INLINE hn::Vec<hn::Repartition<uint8_t, D>> bytes(D d, const V (&v)[4]) {
+    const hn::RebindToSigned<D> di;
+    const hn::Repartition<int16_t, D> d16;
+    const hn::Repartition<uint16_t, D> du16;
+    const auto place = hn::Set(d, 12582912.0f);  // 1.5 * 2^23: the adder rounds at 1
+    const auto number = [&](int i) POSENC_INLINED {
+      return hn::Sub(hn::BitCast(di, hn::Add(v[i], place)), hn::BitCast(di, place));
+    };
+    const auto pair = [&](int i) POSENC_INLINED {
+      const auto words = hn::ReorderDemote2To(d16, number(i), number(i + 1));
+      const auto within = hn::Max(hn::Min(words, hn::Set(d16, 127)), hn::Set(d16, -128));
+      return hn::BitCast(du16, within);
+    };
+    const auto low = hn::And(pair(0), hn::Set(du16, 0xff));
+    return bytes_in_order(hn::Repartition<uint8_t, D>(), hn::Or(low, hn::ShiftLeft<8>(pair(2))));
   }
 };
 
@@ -71,8 +135,10 @@ HWY_INLINE float as_float(From x) {
 template <class To, bool kExact, Store kStore, typename From>
 HWY_ATTR int64_t round_vectors(const From* from, int64_t count, float factor, uint8_t* to) {
   const hn::ScalableTag<float> d;
-  const hn::Repartition<uint16_t, decltype(d)> d16;
   const hn::Repartition<uint8_t, decltype(d)> d8;
+  const hn::RebindToSigned<decltype(d)> di;
+  const auto most = hn::BitCast(di, hn::Set(d, To::kMost));  // less than any NaN by its bits
+  const auto bits = [di](auto v) POSENC_INLINED { return hn::BitCast(di, hn::Abs(v)); };
   const int64_t step = lanes(d);
   const auto by = hn::Set(d, factor);
   int64_t i = 0;
@@ -82,13 +148,9 @@ HWY_ATTR int64_t round_vectors(const From* from, int64_t count, float factor, ui
       v[j] = load(d, from + i + j * step);
       v[j] = kExact ? hn::Mul(v[j], by) : hn::Div(v[j], by);
     });
-    const auto some = hn::Add(hn::Add(v[0], v[1]), hn::Add(v[2], v[3]));
-    if (HWY_UNLIKELY(!hn::AllFalse(d, hn::IsNaN(some)))) return i;  // infinities may meet, too
-    hn::Vec<decltype(d16)> part[4];
-    unrolled<4>([&](auto j) POSENC_INLINED { part[j] = hn::BitCast(d16, To::round(d, v[j])); });
-    const auto first = hn::ConcatEven(d16, part[1], part[0]);
-    const auto second = hn::ConcatEven(d16, part[3], part[2]);
-    const auto all = hn::ConcatEven(d8, hn::BitCast(d8, second), hn::BitCast(d8, first));
+    const auto largest = hn::Max(hn::Max(bits(v[0]), bits(v[1])), hn::Max(bits(v[2]), bits(v[3])));
+    if (HWY_UNLIKELY(!hn::AllFalse(di, hn::Gt(largest, most)))) return i;
+    const auto all = To::bytes(d, v);
     store_as<kStore>(all, d8, to + i);
   }
   return i;
@@ -113,7 +175,7 @@ HWY_ATTR void round_row(const From* from, int64_t step, int64_t count, float sca
            : exact  ? round_vectors<To, true, Store::kOrdinary>(rest, count - i, 1 / scale, to + i)
            : stream ? round_vectors<To, false, Store::kStream>(rest, count - i, scale, to + i)
                     : round_vectors<To, false, Store::kOrdinary>(rest, count - i, scale, to + i);
-      // A NaN has stopped it.
+      // A NaN or a number beyond To::kMost has stopped it.
       for (const int64_t end = i + part; i < end && end <= count; ++i) round_one();
     }
   }
