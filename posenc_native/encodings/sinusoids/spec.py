@@ -5,20 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, NoReturn, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from posenc_native.core.calls import arguments
-from posenc_native.core.calls.arguments import is_tensor, wrong_type, wrong_value
+from posenc_native.core.calls.arguments import wrong_type, wrong_value
 from posenc_native.core.calls.suggestions.vocabulary import answer_methods
 from posenc_native.core.documents.reprs import call
 from posenc_native.encodings.rotary.tables import rotary_tables
 from posenc_native.engines import late
 from posenc_native.engines.arrays import Arrays
 
-from .grid import GridCoordinates, point_of, sizes_of
+from .coordinates import is_shape, points_of
+from .grid import GridCoordinates
 from .presets import described_presets, spec_arguments
 from .tables import sinusoidal
 
@@ -298,7 +299,7 @@ class SinusoidalSpec:
             >>> spec(sizes=(7,)).shape, spec([7]).shape  # 7 rows; the row at position 7
             ((7, 12), (1, 12))
         """
-        arrays, points = self._points(positions, sizes, mask, dtype, device)
+        arrays, points = points_of(self, positions, sizes, mask, dtype, device)
         filled = self._filled(arrays, points)
         if filled is not None:
             return filled
@@ -321,84 +322,12 @@ class SinusoidalSpec:
         if self.zero_position is not None:
             mask = (points[0] != self.zero_position)[..., None]
             table = xp.where(mask, table, _zeros(arrays, table, ()))
-        of_sizes = sizes is not None or _is_shape(positions, len(self.axis_order))
+        of_sizes = sizes is not None or is_shape(positions, len(self.axis_order))
         if self.zero_rows and of_sizes:
             table = table.reshape(math.prod(leading), table.shape[-1])
             zeros = _zeros(arrays, table, (self.zero_rows, table.shape[-1]))
             table = xp.concatenate([zeros, table], 0)
         return table
-
-    def _points(
-        self, positions: Any, sizes: Any, mask: Any, dtype: Any, device: Any
-    ) -> tuple[Arrays, list[Any]]:
-        """The engine to compute with, and each coordinate."""
-        function, axes = "SinusoidalSpec", len(self.axis_order)
-        number = sum(value is not None for value in (positions, sizes, mask))
-        if number == 0:
-            wrong_type(function, "positions", "positions, or sizes=, or mask=", "none of them")
-        if number > 1:
-            wrong_value(function, "positions", "one of positions, sizes and mask", "several")
-        grid = GridCoordinates() if self.grid is None else self.grid
-        if sizes is not None or _is_shape(positions, axes):
-            if sizes is None:
-                shape = (positions,) if axes == 1 else tuple(positions)
-                if len(shape) != axes:
-                    wrong_value(function, "positions", f"{axes} sizes", list(shape))
-            else:
-                shape = sizes_of(function, sizes, axes)
-                if device is None and is_tensor(sizes):
-                    device = sizes.device
-            arrays = Arrays(function, dtype, device)
-            points = list(grid.of_shape(shape, dtype=dtype, device=device))
-        elif mask is not None:
-            arrays = Arrays(function, dtype, device, mask=mask)
-            points = list(grid.of_mask(point_of(arrays, "mask", mask), axes))
-        else:
-            arrays, points = self._coordinates(positions, dtype, device)
-        if self.logarithm:
-            for point in points:
-                seen = arrays.seen(point)
-                if seen is not None and not (seen > 0).all():
-                    expected = "coordinates above 0, which have a logarithm"
-                    wrong_value(function, "positions", expected, "others")
-            points = [arrays.xp.log(arrays.wide(point)) for point in points]
-        return arrays, points
-
-    def _coordinates(self, positions: Any, dtype: Any, device: Any) -> tuple[Arrays, list[Any]]:
-        """The engine, and each coordinate, of positions that are not ints; bools are a mask."""
-        function, axes = "SinusoidalSpec", len(self.axis_order)
-        several = axes > 1 and isinstance(positions, (tuple, list))
-        coordinates = list(positions) if several else [positions]
-        if several and len(coordinates) != axes:
-            wrong_value(function, "positions", f"{axes} coordinates", len(coordinates))
-        if axes == 1 and isinstance(positions, tuple) and all(map(arguments.is_count, positions)):
-            _refuse_tuple(function, positions)
-        named = {
-            f"positions[{i}]" if several else "positions": p for i, p in enumerate(coordinates)
-        }
-        arrays = Arrays(function, dtype, device, **named)
-        points = [point_of(arrays, name, value) for name, value in named.items()]
-        if axes > 1:
-            whole = all(arguments.dtype_name(p.dtype) in arguments.INTEGER_DTYPES for p in points)
-            ndim = max(p.ndim for p in points)
-            if whole and ndim == (0 if several else 1):
-                _refuse_one_cell(function, positions, points, axes)
-        if several:
-            return arrays, points
-        if arguments.dtype_name(points[0].dtype) == "bool":
-            grid = GridCoordinates() if self.grid is None else self.grid
-            return arrays, list(grid.of_mask(points[0], axes))
-        if axes == 1:
-            return arrays, points
-        hint = "write mask= for a mask of integers, sizes= for sizes" if whole else ""
-        if points[0].ndim == 0 or points[0].shape[-1] != axes:
-            expected = f"a last axis of {axes} coordinates"
-            wrong_value(function, "positions", expected, list(points[0].shape), hint)
-        if whole and self.grid is not None:
-            expected = f"floats, as [..., {axes}] for positions, or a tuple of {axes} arrays"
-            got = f"{arguments.dtype_name(points[0].dtype)} {list(points[0].shape)}"
-            wrong_value(function, "positions", expected, got, hint)
-        return arrays, [points[0][..., axis] for axis in range(axes)]
 
     def _filled(self, arrays: Arrays, points: list[Any]) -> Any:
         """The table, with every coordinate written to its columns; None if that does not apply.
@@ -471,36 +400,6 @@ def _for_each_axis(
     if len(value) != axes:
         wrong_value(function, argument, f"a number, or {axes} numbers", list(value))
     return tuple(check(function, argument, x) for x in value)
-
-
-def _is_shape(positions: Any, axes: int) -> bool:
-    """Whether these positions, for this number of coordinates, are a size or a shape."""
-    if axes == 1:
-        return isinstance(positions, (int, np.integer)) and not isinstance(positions, bool)
-    return isinstance(positions, (tuple, list)) and all(
-        isinstance(n, (int, np.integer)) for n in positions
-    )
-
-
-def _refuse_tuple(function: str, positions: tuple[Any, ...]) -> NoReturn:
-    """The error for ints in a tuple, with one coordinate: sizes, as in x.shape, or positions."""
-    shown = tuple(map(int, positions))
-    expected = f"a list or an array of positions (write {list(shown)})"
-    if len(shown) == 1:
-        expected += f", or sizes={shown} for {shown[0]} rows"
-    elif shown:
-        expected += f", or sizes= with a spec of {len(shown)} coordinates for such a grid"
-    wrong_value(function, "positions", expected, f"the tuple {shown}")
-
-
-def _refuse_one_cell(function: str, positions: Any, points: list[Any], axes: int) -> NoReturn:
-    """The error for A integers in an array: the sizes of a grid, or the position of one cell."""
-    expected = f"positions [n, {axes}] (for one cell [1, {axes}])"
-    got = f"{arguments.dtype_name(points[0].dtype)} {list(points[0].shape)}"
-    if isinstance(positions, (tuple, list)):
-        expected = f"{axes} arrays [n] of positions"
-        got = f"{axes} integer arrays without an axis"
-    wrong_value(function, "positions", f"{expected}, or sizes= for the sizes of a grid", got)
 
 
 def _common_shape(arrays: Arrays, tables: list[Any], points: list[Any]) -> Any:
