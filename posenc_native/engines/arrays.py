@@ -131,6 +131,20 @@ class Arrays:
         """Positions in float64."""
         return self.wide(self.positions(argument, value))
 
+    def since(self, argument: str, points: Any, origin: int) -> Any:
+        """Positions less an origin: integers exactly, in int64; others in float64."""
+        if origin == 0:
+            return points
+        if arguments.dtype_name(points.dtype) not in arguments.INTEGER_DTYPES:
+            return self.wide(points) - float(origin)
+        seen = self.seen(points)
+        if seen is not None and seen.size:
+            for extreme in (int(seen.min()), int(seen.max())):
+                if not -(2**63) <= extreme - origin < 2**63:
+                    expected = f"positions within 2^63 of the origin, {origin}"
+                    wrong_value(self.function, argument, expected, extreme)
+        return self.whole(points) - origin  # uint64 wraps around, and back
+
     def integers(self, argument: str, value: Any, dtypes: tuple[str, ...]) -> Any:
         """An argument of these dtypes as int64; larger values become the largest int64."""
         integers = self._read(argument, value, dtypes)

@@ -145,6 +145,7 @@ class LinearPositionalEncoding(PositionalEncoding):
             ``[b, s, d_model]``, of floats.
         dim: number of channels; a single channel is added to all of x.
         scale: factor of the positions.
+        origin: an int >= 0 that is subtracted from the positions first.
         learned: the factor is a parameter, one per channel.
 
     Raises:
@@ -166,6 +167,7 @@ class LinearPositionalEncoding(PositionalEncoding):
         *,
         dim: int = 1,
         scale: float = 1.0,
+        origin: int = 0,
         learned: bool = False,
         how: Combination = "add",
         x_scale: EmbeddingScale = 1.0,
@@ -173,6 +175,7 @@ class LinearPositionalEncoding(PositionalEncoding):
     ) -> None:
         super().__init__(d_model, dropout, how=how, x_scale=x_scale, batch_first=batch_first)
         self.dim: int = arguments.size("LinearPositionalEncoding", "dim", dim)
+        self.origin: int = arguments.size("LinearPositionalEncoding", "origin", origin)
         self.learned = learned
         self.first_scale: float = arguments.finite_number(
             "LinearPositionalEncoding", "scale", scale
@@ -194,12 +197,13 @@ class LinearPositionalEncoding(PositionalEncoding):
     ) -> Tensor:
         """The encodings: ``[s, dim]`` for an int s (0 .. s-1), or ``positions.shape + (dim,)``."""
         values: Tensor = linear_positions(
-            positions, self.dim, scale=self.scale, dtype=dtype, device=device_of(self, device)
-        )
+            positions, self.dim, scale=self.scale, origin=self.origin, dtype=dtype,
+            device=device_of(self, device),
+        )  # fmt: skip
         return values
 
     def _other_arguments(self) -> dict[str, Any]:
-        return {**super()._other_arguments(), "scale": self.first_scale}
+        return {**super()._other_arguments(), "scale": self.first_scale, "origin": self.origin}
 
 
 class NormalizedPositionalEncoding(PositionalEncoding):

@@ -57,21 +57,22 @@ COMBINATIONS = ("add", "multiply", "concatenate")
 
 @overload
 def linear_positions(positions: TensorLike, dim: int = ..., *, scale: Numbers = ...,
-                     **made: Unpack[OfTorch]) -> Tensor: ...  # fmt: skip
+                     origin: int = ..., **made: Unpack[OfTorch]) -> Tensor: ...  # fmt: skip
 @overload
 def linear_positions(positions: npt.ArrayLike, dim: int = ..., *, scale: Numbers = ...,
-                     **made: Unpack[ByDtype]) -> Tensor: ...  # fmt: skip
+                     origin: int = ..., **made: Unpack[ByDtype]) -> Tensor: ...  # fmt: skip
 @overload
 def linear_positions(positions: npt.ArrayLike, dim: int = ..., *, scale: Numbers = ...,
-                     **made: Unpack[OnDevice]) -> Tensor: ...  # fmt: skip
+                     origin: int = ..., **made: Unpack[OnDevice]) -> Tensor: ...  # fmt: skip
 @overload
 def linear_positions(positions: npt.ArrayLike, dim: int = ..., *, scale: npt.ArrayLike = ...,
-                     **made: Unpack[OfNumPy]) -> Array[Any]: ...  # fmt: skip
+                     origin: int = ..., **made: Unpack[OfNumPy]) -> Array[Any]: ...  # fmt: skip
 def linear_positions(
     positions: npt.ArrayLike | TensorLike,
     dim: int = 1,
     *,
     scale: float | npt.ArrayLike | torch.Tensor = 1.0,
+    origin: int = 0,
     dtype: Any = None,
     device: Any = None,
 ) -> Any:
@@ -81,6 +82,8 @@ def linear_positions(
         positions: an int n for 0 .. n-1, or an array or tensor of any shape.
         dim: number of channels.
         scale: factor of the positions, a number, or ``[dim]`` for one per channel.
+        origin: an int >= 0 that is subtracted from the positions first: exactly, of integers, so
+            that times in nanoseconds since 1970 keep their last places.
         dtype: float16, bfloat16, float32 (default) or float64, of NumPy or torch.
         device: torch device of the result; makes it a tensor.
 
@@ -105,7 +108,8 @@ def linear_positions(
     """
     function = "linear_positions"
     arrays = Arrays(function, dtype, device, positions=positions, scale=scale)
-    points = arrays.points("positions", positions)
+    origin = arguments.size(function, "origin", origin)
+    points = arrays.since("positions", arrays.positions("positions", positions), origin)
     dim = arguments.size(function, "dim", dim)
     if isinstance(scale, (int, float, np.number)):
         factors = arrays.constant([arguments.finite_number(function, "scale", scale)] * dim)
@@ -114,7 +118,7 @@ def linear_positions(
             scale = arguments.as_numbers(function, "scale", scale)
         factors = arrays.parameter("scale", scale)
         arguments.check_shape(function, "scale", tuple(factors.shape), (dim,))
-    return arrays.held("positions", points[..., None] * factors)
+    return arrays.held("positions", arrays.wide(points)[..., None] * factors)
 
 
 def normalized_positions(

@@ -43,6 +43,11 @@ def points_of(
         points = list(grid.of_mask(point_of(arrays, "mask", mask), axes))
     else:
         arrays, points = _coordinates(spec, positions, dtype, device)
+    origins = spec.origin if isinstance(spec.origin, tuple) else (spec.origin,) * axes
+    points = [
+        arrays.since("positions", point, origin)
+        for point, origin in zip(points, origins, strict=True)
+    ]
     if spec.logarithm:
         for point in points:
             seen = arrays.seen(point)

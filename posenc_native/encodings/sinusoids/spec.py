@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     )
 
 __all__ = ["SinusoidalSpec"]
+
+Of = TypeVar("Of", int, float)
 
 
 if TYPE_CHECKING:
@@ -91,6 +93,10 @@ class SinusoidalSpec:
             last cosine, is ``SinusoidalSpec(29, remainder="cut", shift=0.5)``. With shift 0 the
             exponents are 2i/(dim + 1), as in positional-encodings.
         include_coordinates: the coordinates themselves are the first columns.
+        origin: an int >= 0, or one per coordinate, that is subtracted from the coordinates first:
+            exactly, of integers. The angles of times in nanoseconds since 1970 (1.7e18) are off by
+            0.3 radians, those of milliseconds by 3e-7, as frequencies are multiples of 2^-64 turns;
+            with the origin near the times they are exact.
         logarithm: the coordinates, all above 0, are replaced by their natural logarithms.
         zero_position: rows at this position are zero (with one coordinate only).
         zero_rows: number of zero rows before those of a grid given by its sizes (class tokens).
@@ -127,6 +133,7 @@ class SinusoidalSpec:
     shares: tuple[int, ...] | None = None
     remainder: Remainder = "error"
     include_coordinates: bool = False
+    origin: int | tuple[int, ...] = 0
     logarithm: bool = False
     zero_position: int | None = None
     zero_rows: int = 0
@@ -150,6 +157,7 @@ class SinusoidalSpec:
             "axis_order": order,
             "base": _for_each_axis(function, "base", self.base, axes, arguments.positive_number),
             "scale": _for_each_axis(function, "scale", self.scale, axes, arguments.finite_number),
+            "origin": _for_each_axis(function, "origin", self.origin, axes, arguments.size),
             "shift": arguments.finite_number(function, "shift", self.shift),
             "zero_rows": arguments.size(function, "zero_rows", self.zero_rows),
         }
@@ -392,8 +400,8 @@ _REMAINDERS = ("error", "zeros", "drop", "cut")
 
 
 def _for_each_axis(
-    function: str, argument: str, value: Any, axes: int, check: Callable[..., float]
-) -> float | tuple[float, ...]:
+    function: str, argument: str, value: Any, axes: int, check: Callable[..., Of]
+) -> Of | tuple[Of, ...]:
     """One number for all coordinates, or a tuple with a number for each coordinate."""
     if not isinstance(value, (tuple, list)):
         return check(function, argument, value)
