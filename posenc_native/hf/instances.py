@@ -40,15 +40,41 @@ def definition(code: types.CodeType) -> ast.AST | None:
 
     Functions of one file share its tree: it is only for reading.
     """
+    found = _file_of(code)
+    return None if found is None else _definition_in(found[0], code)
+
+
+def rewritten(code: types.CodeType, change: ast.NodeTransformer) -> types.CodeType | None:
+    """The code of a function whose source is changed; None if its source is unknown."""
+    found = _file_of(code)
+    if found is None:
+        return None
+    tree = copy.deepcopy(found[0])
+    function = _definition_in(tree, code)
+    if function is None:
+        return None
+    ast.fix_missing_locations(change.visit(function))
+    # With the whole file: its imports from __future__, and the class around a method.
+    return next(
+        other
+        for other in _codes(tree, code.co_filename)
+        if (other.co_name, other.co_firstlineno) == (code.co_name, code.co_firstlineno)
+    )
+
+
+def _file_of(code: types.CodeType) -> tuple[ast.Module, list[types.CodeType]] | None:
+    """The tree of a function's file, and all code in it; None if the function is not in it."""
     try:
         # In CPython 3.11 two threads that parse at the same time can disturb each other, which is
         # a SystemError. Other code may parse without this lock.
         with _parsing:
-            tree, codes = _parsed("".join(linecache.getlines(code.co_filename)), code.co_filename)
+            found = _parsed("".join(linecache.getlines(code.co_filename)), code.co_filename)
     except (SyntaxError, ValueError, SystemError):
         return None
-    if code not in codes:
-        return None
+    return found if code in found[1] else None
+
+
+def _definition_in(tree: ast.Module, code: types.CodeType) -> ast.AST | None:
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == code.co_name:
             first = min((node, *node.decorator_list), key=lambda part: part.lineno)
@@ -62,12 +88,16 @@ _parsing = threading.Lock()
 
 @functools.lru_cache(maxsize=1)  # the methods of a model are in few files, side by side
 def _parsed(source: str, filename: str) -> tuple[ast.Module, list[types.CodeType]]:
-    """The tree of a file, and the code of all its functions."""
+    """The tree of a file, and all code in it."""
     tree = ast.parse(source)
+    return tree, _codes(tree, filename)
+
+
+def _codes(tree: ast.Module, filename: str) -> list[types.CodeType]:
     codes = [compile(tree, filename, "exec", dont_inherit=True)]
     for code in codes:
         codes.extend(inside for inside in code.co_consts if isinstance(inside, types.CodeType))
-    return tree, codes
+    return codes
 
 
 @dataclass

@@ -42,12 +42,6 @@ MODELS: dict[str, tuple[Any, Callable[[], Any]]] = {
     for source in (diffusers_models, timm_models)
     for name, make in source.MODELS.items()
 }
-# Their rotation is the model's own: why.
-NOT_SERVED = {
-    "diffusers: Allegro": "takes arguments other than heads, tables and numbers",
-    "diffusers: ErnieImage": "got tables whose columns of a pair differ",
-    "diffusers: Ideogram4": "it multiplies by cos and sin in its processor",
-}
 # Rounds what it has rotated to bfloat16, whatever it gets.
 IN_16_BITS = ("diffusers: Kandinsky5",)
 # Served as models of transformers are: by a function with arguments cos and sin.
@@ -99,7 +93,7 @@ def off(a: Tensor, b: Tensor) -> float:
     return float((a - b).abs().max() / b.abs().max())
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "diffusers: Ideogram4"])
+@pytest.mark.parametrize("name", MODELS)
 def test_results_and_gradients_are_the_models(
     name: str, rotated: list[bool], attended: list[Tensor]
 ) -> None:
@@ -115,12 +109,8 @@ def test_results_and_gradients_are_the_models(
     handle = hf.patch(model)
     after, grads_after = with_gradients(model, inputs)
     heads_after = [*attended]
-    if name in NOT_SERVED:
-        assert not rotated
-        assert NOT_SERVED[name] in " ".join(handle.skipped.values())
-    else:
-        assert handle.skipped == {}
-        assert bool(rotated) == (name not in BY_COS_AND_SIN)
+    assert handle.skipped == {}
+    assert bool(rotated) == (name not in BY_COS_AND_SIN)
     # Both round as float32 does, in other places; attention that is sharp makes more of it.
     step = 2.0**-8 if name in IN_16_BITS else 2.0**-23
     assert off(after, before) < 80 * step
@@ -131,8 +121,6 @@ def test_results_and_gradients_are_the_models(
     handle.undo()
     assert torch.equal(results_of(model, inputs), before)
     assert not any(MARK in module.__dict__ for module in model.modules())
-    if name in NOT_SERVED:
-        return
     model.zero_grad()
     with torch.no_grad():
         cast = getattr(source, "cast_model", lambda model, dtype: model.to(dtype))

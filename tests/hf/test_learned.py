@@ -86,6 +86,15 @@ def of_cos_and_of_sin(x, cos, sin):  # type: ignore[no-untyped-def]
     return torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2)
 
 
+def by_sections(x, tables, rows):  # type: ignore[no-untyped-def]
+    """Allegro: each axis of positions has a section of the dims, and tables of its own."""
+    sections = [
+        turned(part, cos[at][:, None], sin[at][:, None], "half")
+        for part, (cos, sin), at in zip(x.chunk(len(rows), -1), tables, rows, strict=True)
+    ]
+    return torch.cat(sections, -1)
+
+
 def of_angles(x, freqs):  # type: ignore[no-untyped-def]
     both = freqs.repeat_interleave(2, -1)
     return turned(x, both.cos(), both.sin(), "interleaved")
@@ -117,6 +126,16 @@ def calls() -> dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, An
             (x, torch.cat(tables, -1)),
             {"half": half},
         )
+    places = [angles(n, 4) for n in (5, 6)]
+    found["sections, indexed"] = (
+        by_sections,
+        (
+            x,
+            tuple((repeated(p.cos(), "half"), repeated(p.sin(), "half")) for p in places),
+            tuple(torch.randint(len(p), (2, 7)) for p in places),
+        ),
+        {},
+    )
     of_heads = angles(3, 7, 8)
     both = torch.cat([repeated(each, "half") for each in (of_heads.sin(), of_heads.cos())], -1)
     found["tables of each head"] = by_sin_and_cos, (x, both[None], True), {}
@@ -205,12 +224,29 @@ def test_tables_are_looked_at_once_and_again_when_they_change(
     assert len(kept) == 0
 
 
-def test_columns_of_a_pair_that_differ_are_left_to_the_model(rotated: list[bool]) -> None:
+@pytest.mark.parametrize("pairing", PAIRINGS)
+def test_columns_of_a_pair_that_differ(pairing: str, rotated: list[bool]) -> None:
+    """Each dim has its own angle, as in ERNIE-Image."""
     said: list[str] = []
     ours = learning(by_two, said.append)
+    tables = numbers(7, 16, seed=3), numbers(7, 16, seed=4)
+    results, gradients = [], []
+    for function in (ours, by_two):
+        x = numbers(2, 3, 7, 16).requires_grad_()
+        results.append(function(x, tables, pairing=pairing))
+        results[-1].square().sum().backward()
+        gradients.append(x.grad)
+    torch.testing.assert_close(*results)
+    torch.testing.assert_close(*gradients)
+    assert (said, rotated != []) == ([], True)
+
+
+def test_columns_that_are_not_read_may_not_differ(rotated: list[bool]) -> None:
+    said: list[str] = []
+    ours = learning(of_cos_and_of_sin, said.append)
     x, tables = numbers(2, 3, 7, 16), (numbers(7, 16, seed=3), numbers(7, 16, seed=4))
-    assert torch.equal(ours(x, tables), by_two(x, tables))
-    assert said == ["by_two got tables whose columns of a pair differ"]
+    assert torch.equal(ours(x, *tables), of_cos_and_of_sin(x, *tables))
+    assert said == ["of_cos_and_of_sin got tables whose columns of a pair differ"]
     assert rotated == []
 
 

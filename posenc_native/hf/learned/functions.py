@@ -7,8 +7,8 @@ gets random numbers in tensors of the same kind as this call's, as small as thei
 result must be that of a rotation by `Tables`. From then on, calls of that
 kind use this rotation; all others go to the model's own function.
 
-If tables have a column for each dim, the two columns of a pair must be equal. This is checked
-once for each tensor, and again if its values change.
+If tables have a column for each dim and the function uses one of a pair's, the two must be equal.
+This is checked once for each tensor, and again if its values change.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from posenc_native.hf.holders import Way, is_followed, nobody_else_sees
 from posenc_native.hf.signatures import RotaryArguments, title_of
 
 from .makers import have_same_values
-from .rotations import LearnedRotation, are_matrices, as_two, rotations
+from .rotations import LearnedRotation, Ordered, are_matrices, as_two, rotations
 
 __all__ = ["Learned", "may_rotate"]
 
@@ -51,7 +51,7 @@ def may_rotate(name: str, function: Any) -> bool:
 class _Call(NamedTuple):
     """The arguments of a call by name: first heads, then tables, and other options."""
 
-    tensors: tuple[str, ...]  # names of tensors, or of pairs of tensors
+    tensors: tuple[str, ...]  # names of tensors, or of tuples of them
     options: tuple[tuple[str, type, Any], ...]
 
 
@@ -60,7 +60,7 @@ def _sorted(arguments: dict[str, Any]) -> _Call | None:
     tensors: list[str] = []
     options = []
     for name, value in arguments.items():
-        if isinstance(value, Tensor) or _is_pair(value):
+        if isinstance(value, Tensor) or _holds_tensors(value):
             tensors.append(name)
         elif value is None or isinstance(value, (bool, int, float, str)):
             options.append((name, type(value), value))
@@ -71,19 +71,18 @@ def _sorted(arguments: dict[str, Any]) -> _Call | None:
     return _Call(tuple(tensors), tuple(options))
 
 
-def _is_pair(value: Any) -> bool:
+def _holds_tensors(value: Any) -> bool:
+    """Whether it is a tuple or list of tensors, or of such tuples."""
     return (
         type(value) in (tuple, list)
-        and len(value) == 2
-        and all(isinstance(table, Tensor) for table in value)
+        and len(value) > 0
+        and all(isinstance(part, Tensor) or _holds_tensors(part) for part in value)
     )
 
 
-def _leaves(values: list[Any]) -> list[Tensor]:
+def _leaves(value: Any) -> list[Tensor]:
     """The tensors of tables."""
-    return [
-        table for value in values for table in ([value] if isinstance(value, Tensor) else value)
-    ]
+    return [value] if isinstance(value, Tensor) else [t for part in value for t in _leaves(part)]
 
 
 # --- learning -------------------------------------------------------------------------------------
@@ -95,7 +94,8 @@ def _smaller(arguments: dict[str, Any], call: _Call) -> dict[str, Any]:
     short = _short_sizes(_leaves([arguments[name] for name in call.tensors]))
 
     def small(x: Tensor) -> Tensor:
-        shape = [*(short[size] for size in x.shape[:-1]), *x.shape[-1:]]
+        axes = _axes(x)
+        shape = [*(short[size] for size in axes), *x.shape[len(axes) :]]
         # Rotation matrices also keep their columns.
         if are_matrices(x):
             shape[-3] = x.shape[-3]
@@ -149,6 +149,8 @@ def _checked(
         theirs = _results(original(**alike))
         xs, leaves = [alike[n] for n in heads], _leaves([alike[n] for n in tables])
         for rotation in rotations(xs[0], leaves, theirs[0].dtype, count, gives):
+            if pairing is None and rotation.every_dim:
+                rotation = dataclasses.replace(rotation, unequal=True)
             if _agree(rotation, xs, leaves, theirs):
                 return dataclasses.replace(rotation, dtype=results[0].dtype)
     return f"{title} is not a known rotation"
@@ -162,7 +164,7 @@ def _agree(
         tables = _Tables.made(leaves, rotation)
         if tables is None:
             return False
-        ours = [rotation(x, *tables) for x in xs]
+        ours = [rotation(x, tables) for x in xs]
     except (RuntimeError, IndexError, ValueError):  # axes that cannot be broadcast
         return False
     # Some return 16 bits for any input.
@@ -189,8 +191,10 @@ def _regular(table: Tensor, pairing: str | None, parts: int) -> Tensor:
 
 
 def _of_each(function: Callable[[Tensor], Tensor], value: Any) -> Any:
-    """Apply a function to a tensor, or to each of two."""
-    return function(value) if isinstance(value, Tensor) else type(value)(map(function, value))
+    """Apply a function to each tensor of a value."""
+    if isinstance(value, Tensor):
+        return function(value)
+    return type(value)(_of_each(function, part) for part in value)
 
 
 def _in_float32(x: Tensor) -> Tensor:
@@ -207,7 +211,7 @@ def _results(value: Any) -> list[Tensor]:
 
 
 class _Tables:
-    """cos and sin in order, for the tensors that a model made last; None if pairs differ.
+    """Tables in order, for the tensors that a model made last; None if pairs may not differ.
 
     They are kept with a copy of these tensors, and used again only for the same values. A write
     through ``.data`` changes neither version nor address, so only values show it. Comparing takes
@@ -217,7 +221,7 @@ class _Tables:
     def __init__(self) -> None:
         self._kept: dict[Any, tuple[Any, Any, Any]] = {}
 
-    def of(self, leaves: list[Tensor], rotation: LearnedRotation) -> tuple[Tensor, Tensor] | None:
+    def of(self, leaves: list[Tensor], rotation: LearnedRotation) -> Ordered | None:
         if any(leaf.requires_grad or leaf.is_inference() for leaf in leaves):
             return self.made(leaves, rotation)
         key = *(id(leaf) for leaf in leaves), rotation
@@ -230,11 +234,8 @@ class _Tables:
                 return tables  # type: ignore[no-any-return]
         with torch.inference_mode(False), torch.no_grad():
             made = self.made(leaves, rotation)
-            # A view would keep the model's tensor alive.
-            if made is not None and any(
-                table._base is not None or table is leaf for table in made for leaf in leaves
-            ):
-                made = made[0].clone(), made[1].clone()
+            if made is not None:
+                made = tuple((_apart(cos, leaves), _apart(sin, leaves)) for cos, sin in made)
             copies = [leaf.clone() for leaf in leaves]
 
         def forget(_: Any) -> None:
@@ -245,19 +246,31 @@ class _Tables:
         return made
 
     @staticmethod
-    def made(leaves: list[Tensor], rotation: LearnedRotation) -> tuple[Tensor, Tensor] | None:
+    def made(leaves: list[Tensor], rotation: LearnedRotation) -> Ordered | None:
         if rotation.kind == "matrix":
             cos, minus_sin, sin, other_cos = leaves[0].flatten(-2).unbind(-1)
             if not (torch.equal(cos, other_cos) and torch.equal(minus_sin, -sin)):
                 return None
-        result = []
-        for table in as_two(rotation.kind, leaves):
-            first, second = rotation.columns(table)
-            if rotation.every_dim and not torch.equal(first, second):
-                return None
-            exact = first if rotation.dtype == torch.float64 else first.float()
-            result.append(rotation.in_order(exact).contiguous())
-        return result[0], result[1]
+        columns = [rotation.columns(table) for table in as_two(rotation.kind, leaves)]
+        differ = rotation.every_dim and not all(torch.equal(*pair) for pair in columns)
+        if differ and not rotation.unequal:
+            return None
+
+        def in_order(table: Tensor) -> Tensor:
+            exact = table if rotation.dtype == torch.float64 else table.float()
+            return rotation.in_order(exact).contiguous()
+
+        cosines, sines = columns
+        return tuple(
+            (in_order(cosines[partner]), in_order(sines[partner]))
+            for partner in range(2 if differ else 1)
+        )
+
+
+def _apart(table: Tensor, leaves: list[Tensor]) -> Tensor:
+    """A table on memory of its own: a view would keep the model's tensor alive."""
+    shared = table._base is not None or any(table is leaf for leaf in leaves)
+    return table.clone() if shared else table
 
 
 # --- the replacement ------------------------------------------------------------------------------
@@ -308,14 +321,14 @@ class Learned:
             known = self._rotation(args, kwargs)
             if known is None:
                 return original(*args, **kwargs)
-            rotation, cos, sin, heads = known
+            rotation, tables, heads = known
             over = inplace
             if over is None:
                 over = nobody_else_sees(heads, way)
             # One tensor that is both q and k would be rotated twice.
             once = len({id(x) for x in heads}) == len(heads)
             over = over and once and all(map(rotation.may_overwrite, heads))
-            rotated = [rotation(x, cos, sin, over) for x in heads]
+            rotated = [rotation(x, tables, over) for x in heads]
             return rotated[0] if rotation.gives is Tensor else rotation.gives(rotated)
 
         rotary.__name__ = self._title
@@ -329,7 +342,7 @@ class Learned:
 
     def _rotation(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[LearnedRotation, Tensor, Tensor, tuple[Tensor, ...]] | None:
+    ) -> tuple[LearnedRotation, Ordered, tuple[Tensor, ...]] | None:
         """The rotation of a call, its tables and its heads; None: unknown."""
         arguments, call = self._call(args, kwargs)
         if call is None:
@@ -364,7 +377,7 @@ class Learned:
                 self._report(reason)
                 return None
             self._compared.add(key)
-        return rotation, *tables, heads
+        return rotation, tables, heads
 
 
 # Kinds of calls of one function; with more of them, one of its options is a counter.
@@ -381,13 +394,13 @@ def _agrees_in_full(
     original: Callable[[], Any],
     rotation: LearnedRotation,
     heads: tuple[Tensor, ...],
-    tables: tuple[Tensor, Tensor],
+    tables: Ordered,
 ) -> bool:
     """Whether a rotation gives the result of a whole call of the model's function."""
     # Nothing may be saved for backward. Gradient checkpointing counts what a call saves, and the
     # call that recomputes it does not compare.
     with torch.no_grad():
-        return _are_close([rotation(x, *tables) for x in heads], _results(original()))
+        return _are_close([rotation(x, tables) for x in heads], _results(original()))
 
 
 def _are_close(ours: list[Tensor], theirs: list[Tensor]) -> bool:
@@ -425,18 +438,24 @@ def _kinds_of(tensors: list[Tensor]) -> Iterator[tuple[Any, ...]]:
     if torch.is_autocast_enabled(kind):
         yield (torch.get_autocast_dtype(kind),)
     for x in tensors:
-        yield x.dtype, x.device.type, x.shape[-1], *(short[size] for size in x.shape[:-1])
+        axes = _axes(x)
+        yield x.dtype, x.device.type, *x.shape[len(axes) :], *(short[size] for size in axes)
+
+
+def _axes(x: Tensor) -> tuple[int, ...]:
+    """The sizes of all axes but the columns, which integers (rows of tables) have not."""
+    return tuple(x.shape[:-1] if x.is_floating_point() or x.is_complex() else x.shape)
 
 
 def _short_sizes(tensors: list[Tensor]) -> dict[int, int]:
-    """Shorter sizes for all axes but the last, in the same order and still distinct."""
+    """Shorter sizes for all axes but columns, in the same order and still distinct."""
     # Sizes that may be the number of heads in the last axis of x are kept.
     own = [
         size for t in tensors[1:] if tensors[0].ndim == 3 and t.ndim == 4 for size in t.shape[:3]
     ]
     result = {1: 1, 2: 2} | {size: size for size in own if tensors[0].shape[-1] % size == 0}
     next_size = 3
-    for size in sorted({size for x in tensors for size in x.shape[:-1]} - result.keys()):
+    for size in sorted({size for x in tensors for size in _axes(x)} - result.keys()):
         while next_size in result.values():
             next_size += 1
         result[size] = next_size

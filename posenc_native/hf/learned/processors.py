@@ -5,7 +5,8 @@ processor, which is not a module and calls the function in ``__call__``:
 
     a global of its file      the method is copied with other globals
     imported in the method    and with an ``__import__`` that returns ours instead
-    written in the method     and with other code in its place, which calls ours
+    defined in the method     and with other code in its place, which calls ours
+    written out in it         and with other code, see written.py
 
 A processor is not changed: its module gets a copy, of a separate class that inherits from it.
 """
@@ -39,6 +40,7 @@ from posenc_native.hf.signatures import title_of
 
 from .functions import Learned, may_rotate
 from .makers import exact_forward, may_make_tables
+from .written import with_calls
 
 __all__ = ["LearnedPlanner"]
 
@@ -165,17 +167,22 @@ class LearnedPlanner:
                 # Now, not when the model runs, perhaps in several threads at once.
                 self._source(inner)
             functions["__builtins__"] = vars(builtins) | {"__import__": importing}
-        code = self._with_ours_inside(inner, functions)
+        code = inner.__code__
+        if (calls := with_calls(inner)) is not None:
+            code = calls[0]
+            for name, rotation in calls[1].items():
+                functions[name] = self._in_place_of(rotation, inner, name)
+        code = self._with_ours_inside(inner, code, functions)
         if not functions:
             return None
         ours = with_functions(method, functions, code)
         return tells_its_module(ours) if self._inplace is None else ours
 
     def _with_ours_inside(
-        self, method: types.FunctionType, functions: dict[str, Any]
+        self, method: types.FunctionType, whole: types.CodeType, functions: dict[str, Any]
     ) -> types.CodeType:
         """The code of a method whose inner functions to learn call ours, which are added."""
-        constants = [*method.__code__.co_consts]
+        constants = [*whole.co_consts]
         for at, code in enumerate(constants):
             if not isinstance(code, types.CodeType) or not may_be_imported(code.co_name):
                 continue
@@ -194,7 +201,7 @@ class LearnedPlanner:
             functions[ours] = self._in_place_of(own, method, code.co_name, passed_on=True)
             arguments = ", ".join(code.co_varnames[: code.co_argcount])
             constants[at] = _code_of(f"def {code.co_name}({arguments}): return {ours}({arguments})")
-        return method.__code__.replace(co_consts=tuple(constants))
+        return whole.replace(co_consts=tuple(constants))
 
     def _in_place_of(
         self,

@@ -4,6 +4,8 @@
 "complex"                 cos + i sin
 "matrix"                  [[cos, -sin], [sin, cos]] for every pair
 "angles"                  the function computes cos and sin of them itself
+"indexed"                 for each section of the dims, cos and sin [n, width]; then positions, the
+                          rows of each section
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ from posenc_native.hf.rotation import may_be_overwritten
 if TYPE_CHECKING:
     from posenc_native.core.calls.kinds import Pairing
 
-__all__ = ["LearnedRotation", "are_matrices", "as_two", "rotations"]
+__all__ = ["LearnedRotation", "Ordered", "are_matrices", "as_two", "rotations"]
+
+# cos and sin in order: of all pairs; or those of first partners, then those of second partners.
+Ordered = tuple[tuple[Tensor, Tensor], ...]
 
 
 # --- kinds of tables ------------------------------------------------------------------------------
@@ -38,6 +43,13 @@ def as_two(kind: str, leaves: list[Tensor]) -> tuple[Tensor, Tensor]:
         return leaves[0][..., 0, 0], leaves[0][..., 1, 0]
     if kind == "angles":
         return leaves[0].cos(), leaves[0].sin()
+    if kind == "indexed":
+        tables, rows = leaves[: -len(leaves) // 3], leaves[-len(leaves) // 3 :]
+        cos, sin = (
+            torch.cat([table[at] for table, at in zip(tables[i::2], rows, strict=True)], -1)
+            for i in range(2)
+        )
+        return cos, sin
     first, second = leaves if len(leaves) == 2 else leaves[0].chunk(2, dim=-1)
     return (first, second) if kind == "cos, sin" else (second, first)
 
@@ -48,6 +60,8 @@ def kinds(leaves: list[Tensor]) -> tuple[str, ...]:
     if len(leaves) == 2:
         alike = first.shape == leaves[1].shape and not any(map(torch.is_complex, leaves))
         return ("cos, sin", "sin, cos") if alike else ()
+    if _are_indexed(leaves):
+        return ("indexed",)
     if len(leaves) != 1:
         return ()
     if first.is_complex():
@@ -57,6 +71,19 @@ def kinds(leaves: list[Tensor]) -> tuple[str, ...]:
     if are_matrices(first):
         return ("matrix",)
     return ("sin, cos", "cos, sin", "angles") if first.shape[-1] % 2 == 0 else ("angles",)
+
+
+def _are_indexed(leaves: list[Tensor]) -> bool:
+    """Whether leaves may be tables of several sections and the rows of each."""
+    sections, rest = divmod(len(leaves), 3)
+    if rest or sections < 2:
+        return False
+    tables, rows = leaves[: 2 * sections], leaves[2 * sections :]
+    return (
+        all(t.ndim == 2 and t.is_floating_point() and t.shape[1] % 2 == 0 for t in tables)
+        and len({table.shape[1] for table in tables}) == 1
+        and all(at.dtype == torch.int64 and at.shape == rows[0].shape for at in rows)
+    )
 
 
 def are_matrices(table: Tensor) -> bool:
@@ -73,7 +100,7 @@ class LearnedRotation:
 
     Attributes:
         kind: of tables: "cos, sin", "sin, cos" (two, or one tensor with both side by side),
-            "complex", "matrix", "angles".
+            "complex", "matrix", "angles", "indexed".
         axes: for each axis of a table except its columns, the matching axis of x; -1 if it has
             size 1.
         layout: the layout of x.
@@ -82,6 +109,8 @@ class LearnedRotation:
         start: the first rotated dim.
         dims: the number of rotated dims.
         every_dim: whether tables have a column for each dim, not for each pair.
+        unequal: whether the two columns of a pair may differ: each dim turns by its own angle, as
+            `FullWidthRotary` has it.
         dtype: the dtype of the result.
         heads: the number of rotated tensors.
         gives: a Tensor, or a tuple or a list of them.
@@ -101,15 +130,28 @@ class LearnedRotation:
     heads: int
     gives: type
     split: int = 0
+    unequal: bool = False
 
     def columns(self, table: Tensor) -> tuple[Tensor, Tensor]:
         """The columns of the first and of the second dims of pairs: views [.., pairs]."""
         if not self.every_dim:
             return table, table
-        if self.pairing == "half":
-            first, second = table.chunk(2, dim=-1)
-            return first, second
-        return table[..., ::2], table[..., 1::2]
+        if self.pairing == "interleaved":
+            return table[..., ::2], table[..., 1::2]
+        first, second = table.unflatten(-1, (-1, 2, self._block() // 2)).unbind(-2)
+        return first.flatten(-2), second.flatten(-2)
+
+    def _block(self) -> int:
+        """The dims of a block of pairs, whose second half are the partners of the first."""
+        if isinstance(self.pairing, int):
+            return self.pairing
+        return self.dims if self.pairing == "half" else 2
+
+    def _of_second(self, x: Tensor) -> Tensor:
+        """Bools [head_dim]: the second partners of pairs."""
+        place = torch.arange(x.shape[-1], device=x.device) - self.start
+        turned = (place >= 0) & (place < self.dims)
+        return turned & (2 * (place % self._block()) >= self._block())
 
     def along(self, table: Tensor, rank: int) -> Tensor:
         """A table whose axes are broadcast to those of x."""
@@ -135,16 +177,23 @@ class LearnedRotation:
         """Whether the result can be written into x."""
         return x.dtype == self.dtype and may_be_overwritten(x)
 
-    def __call__(self, x: Tensor, cos: Tensor, sin: Tensor, inplace: bool = False) -> Tensor:
+    def __call__(self, x: Tensor, tables: Ordered, inplace: bool = False) -> Tensor:
         """x rotated by tables in order; inplace: into x itself, if it `may_overwrite` x."""
         heads = x.unflatten(-1, (self.split, -1)) if self.split else x
         heads = heads.to(torch.promote_types(x.dtype, self.dtype))
-        rotated: Tensor = apply_rotary(
-            heads, None, Tables(cos, sin), layout=self.layout, pairing=self.pairing,
-            rotary_start=self.start, inverse=self.inverse, out=heads if inplace else None,
-        )  # fmt: skip
+        inplace = inplace and len(tables) == 1
+        each: list[Tensor] = [
+            apply_rotary(
+                heads, None, Tables(*of_partner), layout=self.layout, pairing=self.pairing,
+                rotary_start=self.start, inverse=self.inverse, out=heads if inplace else None,
+            )
+            for of_partner in tables
+        ]  # fmt: skip
         if inplace:
             return x
+        rotated = each[0]
+        if len(each) == 2:
+            rotated = torch.where(self._of_second(heads), each[1], rotated)
         return (rotated.flatten(-2) if self.split else rotated).to(self.dtype)
 
 
@@ -165,6 +214,8 @@ def rotations(
                         continue
                     starts = (0,) if dims == size else (0, size - dims)
                     pairings: tuple[Pairing, ...] = ("interleaved", "half")
+                    if kind == "indexed":
+                        pairings = (leaves[0].shape[-1],)
                     for start, pairing, back in itertools.product(starts, pairings, (False, True)):
                         yield LearnedRotation(
                             kind, axes, layout, pairing, back, start, dims, every_dim, dtype,
