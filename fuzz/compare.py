@@ -130,7 +130,7 @@ def spelled_out(case: Case, arguments: dict[str, Any]) -> dict[str, Any]:
 
 def _options_of(described: Described) -> dict[str, Any]:
     """The options of a rotation that a `Rotary` has, as arrays and numbers."""
-    options = {n: v for n, v in described.arguments.items() if n != "head_dim"}
+    options = {n: v for n, v in described.arguments.items() if n not in ("head_dim", "query_scale")}
     options["inv_freq"] = np.array(options["inv_freq"], np.float64)
     if "axis_map" in options:
         options["axis_map"] = np.array(options["axis_map"], np.int64)
@@ -343,6 +343,42 @@ def _rotated(arguments: dict[str, Any], name: str) -> Rotated:
     return Rotated(_turn(normed, options), magnitude, magnitude * (cut + steps + off) + lost)
 
 
+def _query_factors(scale: dict[str, Any], arguments: dict[str, Any]) -> Array:
+    """The factors of queries by position with the axes of q: the formulas of Llama 4 and Qwen."""
+    q, layout, positions = arguments["q"], arguments.get("layout", "bhsd"), arguments["positions"]
+    tokens = layout.index("t" if "t" in layout else "s")
+    own = positions[0] if isinstance(positions, tuple) else positions
+    points = np.arange(q.shape[tokens]) if own is None else np.asarray(own)
+    points = points.astype(np.float64)
+    length = scale["original_max_position_embeddings"]
+    if scale["type"] == "logn":
+        factors = np.maximum(np.log(points + 1, where=points > -1, out=np.zeros_like(points)), 0)
+        factors = np.maximum(factors / np.log(length), 1)
+    else:
+        steps = np.maximum(np.floor((points + scale["shift"]) / length), 0)
+        factors = 1 + scale["beta"] * np.log1p(steps)
+    shape = [1] * q.ndim
+    shape[tokens] = factors.shape[-1]
+    if factors.ndim == 2:
+        shape[layout.index("b")] = factors.shape[0]
+        if layout.index("b") > tokens:
+            factors = factors.T
+    return factors.reshape(shape)
+
+
+def _check_queries(actual: Array, scale: dict[str, Any], arguments: dict[str, Any]) -> None:
+    """q rotated, perhaps normed, times its factors."""
+    assert actual.dtype == arguments["q"].dtype
+    expected, factors = _rotated(arguments, "q"), _query_factors(scale, arguments)
+    off = 4 * HALF_UNITS["float64" if actual.dtype == np.float64 else "float32"]
+    pairs = isinstance(arguments["positions"], tuple)
+    after = pairs or "g" in arguments.get("layout", "bhsd") or "out_pairing" in arguments
+    if after or arguments.get("compute") == "as_written":  # multiplied when it has been rounded
+        off += 4 * HALF_UNITS[str(actual.dtype)]
+    exact, magnitude = expected.exact * factors, expected.magnitude * np.abs(factors)
+    _assert_close(actual, exact, magnitude, expected.more * np.abs(factors) + off * magnitude)
+
+
 def _check_one(actual: Array, arguments: dict[str, Any], name: str) -> None:
     """One of the inputs, rotated."""
     given, options = arguments[name], _options(arguments, name)
@@ -367,8 +403,14 @@ def _check_rotary(case: Case, arguments: dict[str, Any], results: tuple[Array, .
         made = arguments.get("scales") or (None, None)
         names += [*CACHES, *(s for s, one in zip(MADE, made, strict=True) if one is not None)]
     assert len(results) == len(names), f"{len(results)} results, not {len(names)}"
+    described = case.arguments.get("inv_freq")
+    scale = described.arguments.get("query_scale") if isinstance(described, Described) else None
     for name, actual in zip(names, results, strict=True):
-        if name not in (*CACHES, *MADE):
+        if name in "xqk" and str(actual.dtype) in EIGHT_BITS:
+            _check_rounded(case, arguments, name, actual)
+        elif name == "q" and scale is not None:
+            _check_queries(actual, scale, arguments)
+        elif name not in (*CACHES, *MADE):
             _check_one(actual, arguments, name)
     if "keys" in arguments:
         _check_caches(case, arguments, dict(zip(names, results, strict=True)))
@@ -433,14 +475,37 @@ def _check_caches(case: Case, arguments: dict[str, Any], results: dict[str, Arra
     _assert_close(written, *(rows(part) for part in expected))
 
 
+def _wide_inputs(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The inputs in float32, from which 8 bits are rounded."""
+    inputs = {name: arguments[name] for name in "xqkv" if name in arguments}
+    if arguments.get("compute") == "as_written":  # there all steps are rounded to the dtype of x
+        return inputs
+    return {
+        name: x if x is None or x.dtype == np.float64 else x.astype(np.float32)
+        for name, x in inputs.items()
+    }
+
+
+def _check_rounded(case: Case, arguments: dict[str, Any], name: str, actual: Array) -> None:
+    """A result of 8 bits: that of float32, as this engine computes it, rounded once."""
+    if "keys" in arguments:  # the same kernels, and more arguments
+        return
+    described = case.arguments.get("inv_freq")
+    if isinstance(described, Described) and "query_scale" in described.arguments:
+        return  # scales of other places: tests/encodings/rotary/test_eight_bit_results.py
+    known = inspect.signature(function_of(case)).parameters
+    inputs = _wide_inputs(arguments)
+    taken = {n: v for n, v in (arguments | inputs).items() if n in known or n in ROTATION}
+    results = function_of(case)(**gathered(taken))
+    wide = results["qk".index(name)] if isinstance(results, tuple) else results
+    _assert_same(
+        actual.view(np.uint8), rounded_to_eight_bits(wide.astype(np.float32), actual.dtype)
+    )
+
+
 def _unrounded(case: Case, arguments: dict[str, Any]) -> dict[str, Array]:
     """What the engine that runs the checks appends to caches of float32."""
-    inputs = {name: arguments[name] for name in "qkv"}
-    if arguments.get("compute") != "as_written":  # there all steps are rounded to the dtype of x
-        inputs = {
-            name: x if x is None or x.dtype == np.float64 else x.astype(np.float32)
-            for name, x in inputs.items()
-        }
+    inputs = _wide_inputs(arguments)
     wide = {name: np.zeros(arguments[name].shape, inputs["k"].dtype) for name in CACHES}
     others: dict[str, Any] = dict.fromkeys((*SCALES, "scales")) | {"return_k": False}
     function_of(case)(**gathered(arguments | inputs | wide | others))

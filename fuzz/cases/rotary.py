@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import posenc_native as pn
+from fuzz.choices import Choices
 from fuzz.memory import Operand
 from fuzz.operands import FLOATS, INTEGERS, Builder
 
@@ -291,6 +292,8 @@ def _by_positions(
     fits = fits and not builder.faults  # what a Rotary refuses, no verb sees
     if short and ROTARY_AS_FREQUENCIES and fits and choices.chance(25):
         arguments["inv_freq"] = _described(builder, arguments, heads)
+        if "q" in verb.inputs and choices.chance(40):
+            _scale_queries(choices, arguments["inv_freq"].arguments)
     if arguments.get("compute") == "as_written" and len(shape) > 1:
         builder.faults.append("compute: frequencies by head")
 
@@ -306,6 +309,19 @@ def _described(builder: Builder, arguments: dict[str, Any], heads: Heads) -> Des
             del given["axis_map"]
     frequencies = _frequencies(builder, heads.pairs, finite=True)
     return Described({"head_dim": heads.sizes[0]["d"], **given, "inv_freq": frequencies})
+
+
+def _scale_queries(choices: Choices, rotary: dict[str, Any]) -> None:
+    """A factor of queries by position, where no axis_map leaves open which position it is."""
+    if "axis_map" in rotary:
+        return
+    length = choices.one_of((2, 7, 100, 8192, 1.5, 1e9))
+    scale = {"type": "logn", "original_max_position_embeddings": length}
+    if choices.chance(60):
+        scale["type"] = "llama4"
+        scale["beta"] = choices.one_of((0.1, 1, -0.5, 3.0))
+        scale["shift"] = choices.one_of((0.0, 1.0, -2.5))
+    rotary["query_scale"] = scale
 
 
 _OF_ROTARY = ("pairing", "rotary_start", "axis_map", "scale", "inv_freq")

@@ -129,6 +129,8 @@ def _scales_in_its_pass(call: Call, rope: Any, layout: str) -> bool:
     rotation = call.rotation
     if hasattr(rope, "rotation_of_rows") or type(rotation.positions) is tuple or "g" in layout:
         return False
+    if "h" not in layout and any(x is None for x in call.inputs[:2]):
+        return False  # one without heads stands for the other
     if call.norm:
         return call.compute[0] != "as_written"
     if rotation.out_pairing != "same":
@@ -138,7 +140,8 @@ def _scales_in_its_pass(call: Call, rope: Any, layout: str) -> bool:
     late.torch_operations()
     from .following import needs_grad, transformed
 
-    if transformed() or (call.outs is not None and needs_grad(*call.inputs)):
+    heads = [x for x in call.inputs if x is not None]  # queries alone, or keys
+    if transformed() or (call.outs is not None and needs_grad(*heads)):
         return False
     angles = learned_in(rotation.inv_freq), rotation.positions
     return not needs_grad(*[x for x in angles if arguments.is_tensor(x)])

@@ -357,6 +357,24 @@ def test_gradients_and_compile():
     near(batched[0][0], in_float64(PLAIN, q, k, 30) * expected(np.arange(30, 70))[:, None])
 
 
+@pytest.mark.parametrize("library", [np, torch], ids=["numpy", "torch"])
+def test_queries_alone(library):
+    """Also into memory that is given, where a gradient of q or k would count."""
+    q = library.asarray(made()[0])
+    expected, none = pn.apply_rotary_qk(q, None, 11, ROPE)
+    assert none is None
+    out = library.empty_like(q)
+    assert pn.apply_rotary_qk(q, None, 11, ROPE, out=(out, None))[0] is out
+    pn.apply_rotary_qk(q, None, 11, ROPE, inplace=True)
+    factors = 1 + 0.25 * np.log1p(np.floor((np.arange(40) + 11) / 16))[:, None]
+    plain = np.asarray(pn.apply_rotary(library.asarray(made()[0]), 11, PLAIN)) * factors
+    head = library.asarray(made()[0][:, 0])
+    alone, none = pn.apply_rotary_qk(head, None, 11, ROPE, layout="bsd")
+    np.testing.assert_allclose(np.asarray(alone), plain[:, 0], rtol=0, atol=4e-6)
+    for result in (expected, out, q):
+        np.testing.assert_allclose(np.asarray(result), plain, rtol=0, atol=4e-6)
+
+
 def test_rows_and_modules_and_copies():
     import pickle
 
