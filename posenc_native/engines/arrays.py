@@ -100,10 +100,11 @@ class Arrays:
             return self._beside(self.xp.arange(count, device=self.device))
         return np.arange(count, dtype=np.int64)
 
-    def constant(self, values: list[float]) -> Any:
-        """A list of numbers in float64."""
-        if self.is_torch:
-            return self._beside(self.xp.tensor(values, dtype=self.float64, device=self.device))
+    def constant(self, values: list[float] | npt.NDArray[np.float64]) -> Any:
+        """A list or an array of numbers in float64, not to be written to."""
+        if self.is_torch:  # as_tensor: torch.compile refuses to copy a tensor by `tensor`
+            numbers = self.xp.as_tensor(values, dtype=self.float64, device=self.device)
+            return self._beside(numbers)
         return np.array(values, np.float64)
 
     def one(self, argument: str, value: Any) -> Any:
@@ -188,10 +189,10 @@ class Arrays:
         return self._cast(values, self.xp.float64 if double else self.xp.float32)
 
     def index(self, values: npt.NDArray[np.int64]) -> Any:
-        """An array of integers as an index."""
+        """An array of integers as an index, not to be written to."""
         if not self.is_torch:
             return values
-        return self._beside(self.xp.tensor(values, device=self.device))
+        return self._beside(self.xp.as_tensor(values, device=self.device))
 
     def rounded(self, values: Any) -> Any:
         """The values in the dtype of the result."""

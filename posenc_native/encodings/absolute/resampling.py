@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, overload
 
@@ -11,6 +12,7 @@ import numpy.typing as npt
 
 from posenc_native.core.calls import arguments
 from posenc_native.core.calls.arguments import is_tensor, wrong_value
+from posenc_native.core.calls.constants import constant
 from posenc_native.engines.arrays import Arrays
 
 from .taps import Columns, Weights, weighted_rows
@@ -165,18 +167,19 @@ def resample_positions(
     end = table.shape[-2] - suffix
     grid = arrays.real(table[..., prefix:end, :])
     leading, dim = tuple(table.shape[:-2]), table.shape[-1]
+    ratio = extra.as_integer_ratio()
     before, after = 1, math.prod(old)
     for old_length, new_length in zip(old, new, strict=True):
         after //= old_length
         # An axis of the same length changes too if others do and the scale is not 1.
         if old_length != new_length or (old != new and (extra or spacing == "geometric")):
+            # Constants, also where torch.compile has symbols: it makes a graph for each size.
+            lengths = operator.index(old_length), operator.index(new_length)
             if spacing == "geometric":
-                columns, weights = _geometric_taps(old_length, new_length, interpolation)
+                columns, weights = _geometric_taps(*lengths, interpolation)
             else:
-                columns, weights = _taps(
-                    old_length, new_length, interpolation, bool(antialias), bool(align_corners),
-                    extra,
-                )  # fmt: skip
+                flags = bool(antialias), bool(align_corners)
+                columns, weights = _taps(*lengths, interpolation, *flags, ratio)
             grid = grid.reshape((*leading, before, old_length, after * dim))
             grid = weighted_rows(arrays, grid, columns, weights)
         before *= new_length
@@ -210,12 +213,14 @@ def _old_sizes(function: str, old_size: Any, rows: int, axes: int) -> tuple[int,
     return sizes
 
 
+@constant
 def _taps(
-    old: int, new: int, interpolation: str, antialias: bool, align_corners: bool, extra: float
-) -> tuple[Columns, Weights]:
+    old: int, new: int, interpolation: str, antialias: bool, align_corners: bool,
+    extra: tuple[int, int],
+) -> tuple[Columns, Weights]:  # fmt: skip
     """The row that each tap of the filter reads, and its weight, for each new position."""
     points = np.arange(new, dtype=np.float64)
-    step = old / (new + extra)
+    step = old / (new + extra[0] / extra[1])
     if align_corners:
         centers = points * ((old - 1) / (new - 1) if new > 1 else 0.0)
     else:
@@ -243,6 +248,7 @@ def _cubic(distances: npt.NDArray[np.float64], a: float) -> npt.NDArray[np.float
     return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
 
 
+@constant
 def _geometric_taps(old: int, new: int, interpolation: str) -> tuple[Columns, Weights]:
     """As `_taps`, of old distances in a geometric progression: BEiT's code, step by step."""
     # Bisected as there: another number would be as good, but not the same table.

@@ -41,7 +41,7 @@ def weighted_rows(arrays: Arrays, grid: Any, columns: Columns, weights: Weights)
         )
     # A GPU would start a kernel for each part. A compiler fuses the sum.
     return sum(
-        grid[..., arrays.index(column), :] * arrays.real(arrays.constant(weight.tolist()))[:, None]
+        grid[..., arrays.index(column), :] * arrays.real(arrays.constant(weight))[:, None]
         for column, weight in zip(columns, weights, strict=True)
     )
 

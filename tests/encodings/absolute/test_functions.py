@@ -485,6 +485,24 @@ def test_tables_larger_than_a_part(old, new, width):
     same(ours, mapped(tensor(table)))
 
 
+@needs_torch
+def test_resample_positions_compiles():
+    """It stopped at a list of weights. A graph has the weights of its sizes, with any options."""
+
+    def call(table, rows, offset):
+        sizes = {"size": (rows, 9), "old_size": (5, table.shape[0] // 5)}
+        options = (
+            {}, {"interpolation": "linear", "antialias": False}, {"spacing": "geometric"},
+            {"antialias": False, "interpolate_offset": offset},
+        )  # fmt: skip
+        return torch.stack([pn.absolute.resample_positions(table, **sizes, **o) for o in options])
+
+    compiled = torch.compile(call, fullgraph=True, backend="eager", dynamic=True)
+    for columns, rows, offset in ((7, 7, 0.1), (9, 11, 0.25)):
+        table = tensor(normal(5 * columns, 3))
+        assert torch.equal(compiled(table, rows, offset), call(table, rows, offset))
+
+
 # --- Recurrent
 
 
