@@ -1,4 +1,4 @@
-"""Relative terms that also depend on the query: Transformer-XL, the Conformer, Shaw et al."""
+"""Relative terms that also depend on the query: Transformer-XL, Shaw et al., Segment Anything."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from posenc_native.encodings.relative.columns import clipped_index
 from posenc_native.encodings.relative.distances import first_query, relative_positions
 from posenc_native.encodings.relative.entries import signed_integer
 from posenc_native.encodings.relative.lookup import relative_gather, relative_scatter
+from posenc_native.encodings.relative.windows import decomposed_scores
 from posenc_native.encodings.sinusoids.tables import sinusoidal
-from posenc_native.engines.following import tracing
+from posenc_native.engines.following import needs_grad, tracing
 from posenc_native.engines.torch.sharded.taken_apart import beside, sharded, taken_apart
 
 from .initial import initialize, reset_layers
@@ -276,10 +277,143 @@ class ShawRelativePosition(Described):
         }  # fmt: skip
 
 
-def _reusable(content: Tensor, positions: Tensor) -> Tensor | None:
-    """The content scores, for the sum to overwrite, if autograd needs neither of the two."""
-    wanted = torch.is_grad_enabled() and (content.requires_grad or positions.requires_grad)
-    return None if wanted or tracing() else content
+class DecomposedRelativePosition(Described):
+    """Learned vectors for the distances along each axis of an image: Segment Anything, MViT v2.
+
+    ``scores = q . k * scale + q . Rh[y - ky] + q . Rw[x - kx]``, with a table for each axis, which
+    all heads share. Keys may be pooled, and sizes may differ from call to call; see
+    `posenc_native.encodings.relative.windows.decomposed_scores` for the row of each distance, and
+    for tables that are then resampled.
+
+    Args:
+        head_dim: width of a head.
+        size: (rows, columns) of the queries, or (frames, rows, columns); one number for both of an
+            image.
+        k_size: of the keys, if they are pooled; by default `size`.
+        class_token: MViT's token 0 before the patches, to which no position belongs.
+        scale: factor of ``q . k``; by default 1 / sqrt(head_dim).
+
+    Attributes:
+        rel_pos_h, rel_pos_w: parameters ``[2 n - 1, head_dim]``, n the larger of the sizes of
+            queries and keys; for three axes also ``rel_pos_t``. They have the same names and
+            shapes in the checkpoints of Segment Anything and MViT v2.
+
+    Shape:
+        q ``[..., H, q_len, head_dim]``, k ``[..., H, k_len, head_dim]``; the result is
+        ``[..., H, q_len, k_len]``. Lengths include the class token.
+
+    Raises:
+        ValueError, TypeError: as in `decomposed_scores`.
+
+    Source: Li et al. 2022, "MViTv2", section 4.1; Kirillov et al. 2023, "Segment Anything".
+
+    Example:
+        >>> import torch
+        >>> from posenc_native.nn.query_terms import DecomposedRelativePosition
+        >>> relative = DecomposedRelativePosition(16, 14, k_size=7)
+        >>> q, k = torch.randn(1, 4, 196, 16), torch.randn(1, 4, 49, 16)
+        >>> relative(q, k).shape
+        torch.Size([1, 4, 196, 49])
+        >>> relative.bias(q).shape  # the term alone, as an attn_mask
+        torch.Size([1, 4, 196, 49])
+    """
+
+    head_axes: ClassVar[dict[str, int | None]] = {
+        "rel_pos_t": None, "rel_pos_h": None, "rel_pos_w": None,
+    }  # fmt: skip
+
+    def __init__(
+        self,
+        head_dim: int,
+        size: int | tuple[int, ...],
+        *,
+        k_size: int | tuple[int, ...] | None = None,
+        class_token: bool = False,
+        scale: float | None = None,
+    ) -> None:
+        super().__init__()
+        function = "DecomposedRelativePosition"
+        self.head_dim: int = positive_size(function, "head_dim", head_dim)
+        self.size: tuple[int, ...] = _grid_sizes(function, "size", size)
+        self.k_size: tuple[int, ...] = self.size
+        if k_size is not None:
+            self.k_size = _grid_sizes(function, "k_size", k_size)
+        if len(self.k_size) != len(self.size):
+            expected = f"{len(self.size)} sizes, as in size"
+            arguments.wrong_value(function, "k_size", expected, len(self.k_size))
+        self.class_token: bool = flag(function, "class_token", class_token)
+        self.scale: float = _score_scale(function, scale, self.head_dim)
+        self.rel_pos_t: nn.Parameter | None = None
+        pairs = zip("thw"[-len(self.size) :], self.size, self.k_size, strict=True)
+        for axis, q_len, k_len in pairs:
+            rows = 2 * max(q_len, k_len) - 1
+            setattr(self, f"rel_pos_{axis}", nn.Parameter(torch.empty(rows, self.head_dim)))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the tables normally with standard deviation 0.02, as in MViT's code."""
+        for table in self.parameters():
+            values = torch.empty(table.shape, device=table.device)
+            initialize(table, nn.init.trunc_normal_(values, std=0.02))
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        size: tuple[int, ...] | None = None,
+        k_size: tuple[int, ...] | None = None,
+    ) -> Tensor:
+        """Scores with the scale and the term, ``[..., H, q_len, k_len]``.
+
+        size, k_size: of this call, if they are not the module's; k_size is then `size` by default.
+        """
+        _check_vectors("DecomposedRelativePosition", self.head_dim, None, q=q, k=k)
+        content = _product(q * self.scale, k.mT)
+        return self._added(q, size, k_size, content)
+
+    def bias(
+        self, q: Tensor, size: tuple[int, ...] | None = None, k_size: tuple[int, ...] | None = None
+    ) -> Tensor:
+        """The term alone, ``[..., H, q_len, k_len]``: for an attn_mask of fused attention."""
+        _check_vectors("DecomposedRelativePosition.bias", self.head_dim, None, q=q)
+        return self._added(q, size, k_size, None)
+
+    def _added(
+        self,
+        q: Tensor,
+        size: tuple[int, ...] | None,
+        k_size: tuple[int, ...] | None,
+        content: Tensor | None,
+    ) -> Tensor:
+        if size is None:
+            size, k_size = self.size, self.k_size if k_size is None else k_size
+        names = [f"rel_pos_{axis}" for axis in "thw"[-len(self.size) :]]
+        tables = tuple(local_heads(self, getattr(self, name)) for name in names)
+        inplace = content is not None and _reusable(content, *tables) is not None
+        scores: Tensor = decomposed_scores(
+            q, tables, size, k_size, content=content, prefix=int(self.class_token),
+            inplace=inplace,
+        )  # fmt: skip
+        return scores
+
+    def _other_arguments(self) -> dict[str, Any]:
+        return {
+            "k_size": None if self.k_size == self.size else self.k_size,
+            "scale": _scale_as_given(self.scale, self.head_dim),
+        }
+
+
+def _grid_sizes(function: str, argument: str, size: int | tuple[int, ...]) -> tuple[int, ...]:
+    sizes = tuple(size) if isinstance(size, (tuple, list)) else (size, size)
+    if len(sizes) not in (2, 3):
+        expected = "an int, (rows, columns) or (frames, rows, columns)"
+        arguments.wrong_value(function, argument, expected, size)
+    return tuple(positive_size(function, argument, one) for one in sizes)
+
+
+def _reusable(content: Tensor, *added: Tensor) -> Tensor | None:
+    """The content scores, for the sum to overwrite, if autograd needs no derivative of it."""
+    return None if needs_grad(content, *added) or tracing() else content
 
 
 def _without_future(scores: Tensor, q_offset: int) -> Tensor:

@@ -20,6 +20,7 @@ from torch.distributed.tensor.parallel import (  # noqa: E402
 )
 
 from posenc_native import nn as pnn  # noqa: E402
+from posenc_native.nn.query_terms import DecomposedRelativePosition  # noqa: E402
 
 # The rows' products are added by rank: a sum of 32 terms of the order of 1 in another order.
 BOUND = 32 * 2.0**-23
@@ -77,6 +78,7 @@ MODULES: dict[str, Any] = {
     "norm, weights by head": lambda: pnn.NormRotaryEmbedding(WIDTH, heads=HEADS, kv_heads=HEADS),
     "learned frequencies": lambda: pnn.LearnedRotaryEmbedding(WIDTH),
     "Shaw": lambda: pnn.ShawRelativePosition(WIDTH, 2),
+    "decomposed": lambda: DecomposedRelativePosition(WIDTH, (2, 3)),
     "Transformer-XL": lambda: pnn.RelativePositionalEncoding(HEADS * WIDTH, HEADS),
     "FIRE": lambda: pnn.FIRE(HEADS),
     "Swin v2": lambda: pnn.SwinV2RelativeBias(HEADS, (2, 3), hidden=16),

@@ -20,6 +20,7 @@ from torch_cases import FLOATS, assert_same_bits, dtype_id, random  # noqa: E402
 
 import posenc_native as pn  # noqa: E402
 from posenc_native import nn as pnn  # noqa: E402
+from posenc_native.nn.query_terms import DecomposedRelativePosition  # noqa: E402
 
 device = torch_cases.device
 seed = relative_modules.seed
@@ -53,6 +54,12 @@ VECTORS = {
     "ShawRelativePosition keys": lambda: pnn.ShawRelativePosition(
         D, 2, values=False, causal=True, scale=0.5
     ),
+    "DecomposedRelativePosition": lambda: DecomposedRelativePosition(
+        D, (2, 3), k_size=(2, 4), scale=0.5
+    ),
+    "DecomposedRelativePosition class": lambda: DecomposedRelativePosition(
+        D, (1, 5), k_size=(7, 1), class_token=True
+    ),
 }
 MODULES = BIASES | WINDOWS | VECTORS
 each_bias = pytest.mark.parametrize("make", BIASES.values(), ids=BIASES)
@@ -60,7 +67,7 @@ each_module = pytest.mark.parametrize("make", MODULES.values(), ids=MODULES)
 
 
 def inputs(module, dtype=torch.float32, device="cpu"):
-    if isinstance(module, (pnn.RelativePositionalEncoding, pnn.ShawRelativePosition)):
+    if isinstance(module, tuple(type(make()) for make in VECTORS.values())):
         return tuple(random((B, H, n, D), dtype, device, n) for n in (L, L + 2))
     return (random((B, H, L, L), dtype, device),)
 

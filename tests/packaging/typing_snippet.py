@@ -15,7 +15,9 @@ from typing_extensions import assert_type
 import posenc_native as pn
 from posenc_native import hf
 from posenc_native import nn as pnn
+from posenc_native.encodings.relative.windows import decomposed_scores
 from posenc_native.hf.patching import Patch
+from posenc_native.nn.query_terms import DecomposedRelativePosition
 
 Floats = npt.NDArray[np.float32]
 Any_ = npt.NDArray[Any]
@@ -131,6 +133,7 @@ def tensors(x: torch.Tensor, parameter: torch.nn.Parameter) -> None:
     assert_type(pn.add_toeplitz_bias(x, pn.relative.alibi_diagonals(8, 3, 3)), torch.Tensor)
     assert_type(pn.relative.relative_position_bucket(x), torch.Tensor)
     assert_type(pn.absolute.combine(x, x), torch.Tensor)
+    assert_type(decomposed_scores(x, (x, x), (2, 2)), torch.Tensor)
     assert_type(pn.checkpoints.permute_qk(x, 8, to="half"), torch.Tensor)
     assert_type(pn.apply_rotary(parameter, x, x, layout="sd", out=x), torch.Tensor)
     assert_type(
@@ -167,6 +170,7 @@ def modules(x: torch.Tensor, model: torch.nn.Module) -> None:
     assert_type(pnn.FIRE(8)(x), torch.Tensor)
     assert_type(pnn.SwinRelativeBias(8, 7)(x, inplace=True), torch.Tensor)
     assert_type(pnn.ShawRelativePosition(8, 7)(x, x), torch.Tensor)
+    assert_type(DecomposedRelativePosition(8, 7)(x, x), torch.Tensor)
     assert_type(pnn.T5RelativeBias(8).bias(3, 4), torch.Tensor)
     handle = hf.patch(model)
     assert_type(handle, Patch)

@@ -13,6 +13,7 @@ from sharded_calls import INV_FREQ, QK, B, Case, D, H, S, Tensors, q_and_k, rand
 
 import posenc_native as pn
 from posenc_native import nn as pnn
+from posenc_native.nn.query_terms import DecomposedRelativePosition
 
 SCORES = {"scores": "bhqk"}
 X = {"x": "bsd"}
@@ -134,6 +135,9 @@ MODULES: dict[str, Case] = {
     ),
     "FIRE": scores(lambda: pnn.FIRE(H, causal=True), in_place=()),
     "RelativePositionalEncoding": scored(lambda: pnn.RelativePositionalEncoding(H * D, H)),
+    "DecomposedRelativePosition": scored(
+        lambda: DecomposedRelativePosition(D, (1, S - 1), class_token=True)
+    ),
     "ShawRelativePosition": scored(lambda: pnn.ShawRelativePosition(D, 2, causal=True)),
     "ShawRelativePosition.attend": Case(
         lambda: {"p": randn(B, H, S, S), "v": randn(B, H, S, D)}, {"p": "bhqk", "v": "bhkd"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -36,3 +37,23 @@ def add_bias(scores: Any, bias: Any, inplace: bool) -> Tensor:
     place.add_(own)
     overwritten(scores)
     return scores  # type: ignore[no-any-return]
+
+
+def decomposed_scores(
+    plain: Callable[..., Any], q: Any, tables: tuple[Any, ...], *rest: Any
+) -> Tensor:
+    """Sharded like q along leading axes; queries, keys and the tables are whole.
+
+    plain: the operation on plain tensors.
+    """
+    q_size, k_size, content, prefix, inplace = rest
+    mesh = mesh_of((q, content, *tables))
+    q = whole(q, mesh)
+    leading: Names = tuple(f"n{axis}" for axis in range(q.ndim - 2))
+    cut = Cut(q, (*leading, "m", "d"), leading)
+    own = tuple(cut.part(table, ("rows", "d")) for table in tables)
+    names = (*leading, "m", "keys")
+    scores = cut.part(content, names)
+    part = plain(cut.local(q), own, q_size, k_size, scores, prefix, False)
+    result = cut.join(part, names)
+    return content.copy_(result) if inplace else result
