@@ -13,10 +13,9 @@ from posenc_native.encodings.relative.bias import add_toeplitz_bias, toeplitz_bi
 from posenc_native.encodings.relative.heads import Heads, heads_of
 from posenc_native.encodings.relative.kernels import fire_bias, kerple_diagonals, sandwich_diagonals
 from posenc_native.encodings.relative.tables import clipped_diagonals, t5_diagonals
-from posenc_native.engines.torch.sharded.taken_apart import sharded, taken_apart
 
 from .initial import initialize_heads, reset_layers
-from .module import Described, flag, positive_size
+from .module import Described, add_bias, check_scores, flag, positive_size
 from .placement import device_of, local_heads, local_network
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ class ToeplitzBias(Described):
         diagonals: the result of `diagonals` for scores of these lengths and this q_offset, if it
             has already been computed.
         """
-        _check_scores(type(self).__name__, scores)
+        check_scores(type(self).__name__, scores)
         q_len, k_len = scores.shape[-2:]
         if diagonals is None:
             diagonals = self.diagonals(q_len, k_len, q_offset, scores.device)
@@ -439,7 +438,7 @@ class FIRE(Described):
 
     def forward(self, scores: Tensor, q_offset: int | Tensor | None = None) -> Tensor:
         """Add the bias to scores."""
-        _check_scores("FIRE", scores)
+        check_scores("FIRE", scores)
         return add_bias("FIRE", scores, self.bias(scores.shape[-2], scores.shape[-1], q_offset))
 
     def bias(
@@ -461,34 +460,3 @@ class FIRE(Described):
     def _other_arguments(self) -> dict[str, Any]:
         first, _, last = self.network
         return {"num_heads": last.out_features, "hidden": first.out_features, "c": self.first_c}
-
-
-def _check_scores(function: str, scores: Tensor) -> None:
-    """ValueError unless scores have axes for heads, queries and keys."""
-    if scores.ndim < 3:
-        expected = "shape [..., H, q_len, k_len]"
-        arguments.wrong_value(function, "scores", expected, list(scores.shape))
-
-
-def add_bias(function: str, scores: Tensor, bias: Tensor, inplace: bool = False) -> Tensor:
-    """Scores plus a bias [H, q_len, k_len] or [B, H, q_len, k_len].
-
-    As with `add_toeplitz_bias`, the result has the scores' shape and dtype and is rounded once.
-    """
-    batch = tuple(bias.shape[:-3])
-    if tuple(scores.shape[-3:]) != tuple(bias.shape[-3:]) or (
-        batch and (scores.ndim < 4 or not arguments.one_of(batch, (tuple(scores.shape[:1]), (1,))))
-    ):
-        letters = ", ".join(map(str, (*batch, "...", *bias.shape[-3:])))
-        arguments.wrong_value(function, "scores", f"shape [{letters}]", list(scores.shape))
-    if batch:
-        bias = bias.unflatten(0, (-1, *(1,) * (scores.ndim - 4)))
-    result: Tensor = _sum(scores, bias, inplace)
-    return result
-
-
-def _add(scores: Tensor, bias: Tensor, inplace: bool) -> Tensor:
-    return scores.add_(bias) if inplace else (scores + bias).to(scores.dtype)
-
-
-_sum = taken_apart(_add, lambda: sharded().matrices.add_bias)

@@ -1,4 +1,4 @@
-"""Common parts of modules: how they are printed and called, and what their arguments mean."""
+"""Common parts of modules: how they are printed and called, their arguments, sums of scores."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from posenc_native.core.documents.reprs import call_arguments
 from posenc_native.encodings.relative.heads import shown_heads
 from posenc_native.encodings.rotary.rotary import Rotary, rotary_in
 from posenc_native.engines.plain.numbers import readable
+from posenc_native.engines.torch.sharded.taken_apart import sharded, taken_apart
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -260,3 +261,34 @@ def flag(function: str, argument: str, value: bool) -> bool:
     if not isinstance(value, bool):
         arguments.wrong_type(function, argument, "a bool", type(value).__name__)
     return value
+
+
+def check_scores(function: str, scores: Tensor) -> None:
+    """ValueError unless scores have axes for heads, queries and keys."""
+    if scores.ndim < 3:
+        expected = "shape [..., H, q_len, k_len]"
+        arguments.wrong_value(function, "scores", expected, list(scores.shape))
+
+
+def add_bias(function: str, scores: Tensor, bias: Tensor, inplace: bool = False) -> Tensor:
+    """Scores plus a bias [H, q_len, k_len] or [B, H, q_len, k_len].
+
+    As with `add_toeplitz_bias`, the result has the scores' shape and dtype and is rounded once.
+    """
+    batch = tuple(bias.shape[:-3])
+    if tuple(scores.shape[-3:]) != tuple(bias.shape[-3:]) or (
+        batch and (scores.ndim < 4 or not arguments.one_of(batch, (tuple(scores.shape[:1]), (1,))))
+    ):
+        letters = ", ".join(map(str, (*batch, "...", *bias.shape[-3:])))
+        arguments.wrong_value(function, "scores", f"shape [{letters}]", list(scores.shape))
+    if batch:
+        bias = bias.unflatten(0, (-1, *(1,) * (scores.ndim - 4)))
+    result: Tensor = _sum(scores, bias, inplace)
+    return result
+
+
+def _add(scores: Tensor, bias: Tensor, inplace: bool) -> Tensor:
+    return scores.add_(bias) if inplace else (scores + bias).to(scores.dtype)
+
+
+_sum = taken_apart(_add, lambda: sharded().matrices.add_bias)

@@ -16,9 +16,8 @@ from posenc_native.encodings.relative.bias import add_toeplitz_bias, toeplitz_bi
 from posenc_native.encodings.relative.heads import Heads, heads_of
 from posenc_native.encodings.relative.windows import swin_diagonals, swin_v2_coordinates
 
-from .biases import add_bias
 from .initial import initialize_heads, reset_layers
-from .module import BufferCheck, Described, SavedBuffer, positive_size
+from .module import BufferCheck, Described, SavedBuffer, add_bias, positive_size
 from .placement import local_heads, local_network
 
 
