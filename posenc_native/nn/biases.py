@@ -17,6 +17,7 @@ from posenc_native.encodings.relative.tables import clipped_diagonals, t5_diagon
 from .initial import initialize_heads, reset_layers
 from .module import Described, add_bias, check_scores, flag, positive_size
 from .placement import device_of, local_heads, local_network
+from .query_terms import gate_of_queries
 
 if TYPE_CHECKING:
     from posenc_native.core.calls.kinds import Device, KerpleKind
@@ -288,21 +289,33 @@ class T5RelativeBias(TableOfDistances):
             `causal` masks them.
         heads: the heads of this rank, as in `ALiBi`: a range, a slice or (rank, ranks).
         causal: True to include the causal mask, as in `ALiBi`: keys after the query are -inf.
+        gate_dim: for WavLM's gate, the width of a head's part of the hidden states; calls then
+            take ``hidden_states=``. By default there is no gate. Not with `causal`.
 
     The parameter ``weight`` ``[num_buckets, H]`` is ``relative_attention_bias.weight`` in models of
-    transformers.
+    transformers, ``rel_attn_embed.weight`` in WavLM, whose layers share it. Each has a gate of its
+    own, ``gru_rel_pos_const`` and ``gru_rel_pos_linear``.
 
     Raises:
-        ValueError, TypeError: as in `posenc_native.relative.t5_diagonals`.
+        ValueError, TypeError: as in `posenc_native.relative.t5_diagonals`; or hidden states do not
+            fit, or come without a gate.
 
-    Source: Raffel et al. 2020, "Exploring the Limits of Transfer Learning".
+    Source: Raffel et al. 2020, "Exploring the Limits of Transfer Learning"; Chen et al. 2022,
+    "WavLM", section IV-A.
 
     Example:
         >>> import torch
         >>> from posenc_native import nn as pnn
         >>> pnn.T5RelativeBias(4)(torch.zeros(2, 4, 8, 8)).shape
         torch.Size([2, 4, 8, 8])
+        >>> wavlm = pnn.T5RelativeBias(4, 320, 800, gate_dim=16)
+        >>> wavlm(torch.zeros(2, 4, 8, 8), hidden_states=torch.zeros(2, 8, 64)).shape
+        torch.Size([2, 4, 8, 8])
     """
+
+    head_axes: ClassVar[dict[str, int | None]] = TableOfDistances.head_axes | {
+        "gru_rel_pos_const": 1, "gru_rel_pos_linear.weight": None, "gru_rel_pos_linear.bias": None,
+    }  # fmt: skip
 
     def __init__(
         self,
@@ -313,13 +326,57 @@ class T5RelativeBias(TableOfDistances):
         heads: Heads = None,
         *,
         causal: bool = False,
+        gate_dim: int | None = None,
     ) -> None:
         num_buckets = arguments.size("T5RelativeBias", "num_buckets", num_buckets)
         super().__init__(num_buckets, num_heads, heads, causal)
         self.num_buckets: int = num_buckets
         self.max_distance: int = max_distance
         self.bidirectional: bool = bidirectional
+        self.gate_dim: int | None = None
+        if gate_dim is not None:
+            self.gate_dim = positive_size("T5RelativeBias", "gate_dim", gate_dim)
+            if causal:
+                arguments.wrong_value("T5RelativeBias", "causal", "False with a gate", True)
+            self.gru_rel_pos_const = nn.Parameter(torch.ones(1, len(self.heads), 1, 1))
+            self.gru_rel_pos_linear: nn.Linear = nn.Linear(self.gate_dim, 8)
         self.diagonals(1, 1)  # raises if the configuration is invalid
+
+    def reset_parameters(self) -> None:
+        """Draw the table as `ClippedRelativeBias`; reset the constant to 1, and draw the gate."""
+        super().reset_parameters()
+        if getattr(self, "gate_dim", None) is not None:
+            nn.init.ones_(self.gru_rel_pos_const)
+            reset_layers(self.gru_rel_pos_linear)
+
+    def forward(
+        self, scores: Tensor, q_offset: int | Tensor | None = None, inplace: bool = False, *,
+        diagonals: Tensor | None = None, hidden_states: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        """Add the bias to scores, times `gate` if the module has one; else as `ToeplitzBias`."""
+        if hidden_states is None and self.gate_dim is None:
+            return super().forward(scores, q_offset, inplace, diagonals=diagonals)
+        check_scores("T5RelativeBias", scores)
+        gate, (q_len, k_len) = self.gate(hidden_states), scores.shape[-2:]
+        if diagonals is None:
+            diagonals = self.diagonals(q_len, k_len, q_offset, scores.device)
+        bias: Tensor = toeplitz_bias(diagonals, q_len, k_len)
+        return add_bias("T5RelativeBias", scores, bias, inplace, gate)
+
+    def gate(self, hidden_states: Tensor | None) -> Tensor:
+        """WavLM's factor ``[..., H, q_len, 1]``, from the attention's input, of local heads."""
+        function, width = "T5RelativeBias", self.gate_dim
+        if width is None:
+            expected = "None without a gate, which the argument gate_dim makes"
+            arguments.wrong_value(function, "hidden_states", expected, "hidden states")
+        const = local_heads(self, self.gru_rel_pos_const)
+        if hidden_states is None or hidden_states.shape[-1] != const.shape[1] * width:
+            expected = f"shape [..., q_len, H * gate_dim = {const.shape[1] * width}]"
+            got = None if hidden_states is None else list(hidden_states.shape)
+            arguments.wrong_value(function, "hidden_states", expected, got)
+        linear = [local_heads(self, p) for p in self.gru_rel_pos_linear.parameters()]
+        factor: Tensor = gate_of_queries(hidden_states, const, *linear)
+        return factor
 
     def _diagonals(self, device: torch.device, **call: Any) -> Any:
         return t5_diagonals(

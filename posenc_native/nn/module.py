@@ -270,8 +270,10 @@ def check_scores(function: str, scores: Tensor) -> None:
         arguments.wrong_value(function, "scores", expected, list(scores.shape))
 
 
-def add_bias(function: str, scores: Tensor, bias: Tensor, inplace: bool = False) -> Tensor:
-    """Scores plus a bias [H, q_len, k_len] or [B, H, q_len, k_len].
+def add_bias(
+    function: str, scores: Tensor, bias: Tensor, inplace: bool = False, gate: Tensor | None = None
+) -> Tensor:
+    """Scores plus a bias [H, q_len, k_len] or [B, H, q_len, k_len], times a gate like the scores.
 
     As with `add_toeplitz_bias`, the result has the scores' shape and dtype and is rounded once.
     """
@@ -281,13 +283,20 @@ def add_bias(function: str, scores: Tensor, bias: Tensor, inplace: bool = False)
     ):
         letters = ", ".join(map(str, (*batch, "...", *bias.shape[-3:])))
         arguments.wrong_value(function, "scores", f"shape [{letters}]", list(scores.shape))
+    if gate is not None and gate.shape[:-1] != scores.shape[:-1]:
+        expected = f"shape {list(gate.shape[:-1])} and keys, as of hidden_states"
+        arguments.wrong_value(function, "scores", expected, list(scores.shape))
     if batch:
         bias = bias.unflatten(0, (-1, *(1,) * (scores.ndim - 4)))
-    result: Tensor = _sum(scores, bias, inplace)
+    result: Tensor = _sum(scores, bias, inplace, gate)
     return result
 
 
-def _add(scores: Tensor, bias: Tensor, inplace: bool) -> Tensor:
+def _add(scores: Tensor, bias: Tensor, inplace: bool, gate: Tensor | None) -> Tensor:
+    if gate is not None:  # in one pass, without their product in memory
+        if inplace:
+            return scores.addcmul_(gate, bias)
+        return torch.addcmul(scores, gate, bias).to(scores.dtype)
     return scores.add_(bias) if inplace else (scores + bias).to(scores.dtype)
 
 

@@ -66,11 +66,11 @@ class HeadParallel(ParallelStyle):
 
 def _take(module: nn.Module, name: str, axis: int | None, mesh: Any) -> None:
     """Make a parameter a DTensor, sharded along its axis of heads, if it has that axis."""
+    parameter = dict(module.named_parameters()).get(name)
+    if parameter is None:
+        return
     layer, _, own = name.rpartition(".")
     holder = module.get_submodule(layer)
-    parameter = getattr(holder, own, None)
-    if not isinstance(parameter, nn.Parameter):
-        return
     placement: Any = Replicate()
     if axis is not None:
         placement = Shard(axis % parameter.ndim)

@@ -16,6 +16,7 @@ from posenc_native.encodings.relative.entries import signed_integer
 from posenc_native.encodings.relative.lookup import relative_gather, relative_scatter
 from posenc_native.encodings.relative.windows import decomposed_scores
 from posenc_native.encodings.sinusoids.tables import sinusoidal
+from posenc_native.engines.arrays import of_wholes
 from posenc_native.engines.following import needs_grad, tracing
 from posenc_native.engines.torch.sharded.taken_apart import beside, sharded, taken_apart
 
@@ -409,6 +410,19 @@ def _grid_sizes(function: str, argument: str, size: int | tuple[int, ...]) -> tu
         expected = "an int, (rows, columns) or (frames, rows, columns)"
         arguments.wrong_value(function, argument, expected, size)
     return tuple(positive_size(function, argument, one) for one in sizes)
+
+
+@of_wholes
+def gate_of_queries(x: Tensor, const: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """WavLM's gate ``[..., H, q_len, 1]`` of states ``[..., q_len, H * gate_dim]``.
+
+    const: ``[1, H, 1, 1]``; weight ``[8, gate_dim]`` and bias ``[8]`` are summed in groups of 4.
+    """
+    of_heads = x.unflatten(-1, (const.shape[1], weight.shape[1])).transpose(-2, -3)
+    numbers = nn.functional.linear(of_heads, weight, bias).unflatten(-1, (2, 4))
+    a, b = numbers.sum(-1).sigmoid().chunk(2, -1)
+    gate: Tensor = a * (b * const[0] - 1) + 2
+    return gate
 
 
 def _reusable(content: Tensor, *added: Tensor) -> Tensor | None:

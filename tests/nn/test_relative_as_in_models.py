@@ -89,6 +89,85 @@ def test_t5_in_place_of_the_models_own(models):
         assert_same_bits(decode(), expected)
 
 
+def wavlm(models):
+    """An attention of WavLM, and our bias with its parameters."""
+    theirs = randomized(
+        models.wavlm.modeling_wavlm.WavLMAttention(H * D, H, num_buckets=32, max_distance=20)
+    )
+    ours = pnn.T5RelativeBias(H, 32, 20, gate_dim=D)
+    state = {n: p for n, p in theirs.state_dict().items() if n.startswith("gru_rel_pos")}
+    ours.load_state_dict(state | {"weight": theirs.rel_attn_embed.weight})
+    return theirs, ours
+
+
+def test_wavlm(models):
+    """The output of a layer from our scores, and the gradients of the gate and of the table."""
+    theirs, ours = (module.double() for module in wavlm(models))
+    x = random((B, 30, H * D), torch.float64, requires_grad=True)
+    q, k, v = (
+        linear(x).unflatten(-1, (H, D)).transpose(1, 2)
+        for linear in (theirs.q_proj, theirs.k_proj, theirs.v_proj)
+    )
+    scores = q @ k.mT * D**-0.5
+    weights = ours(scores, hidden_states=x).softmax(-1)
+    out = theirs.out_proj((weights @ v).transpose(1, 2).flatten(-2))
+    expected, _, _ = theirs(x)
+    close(out, expected)
+    pairs = {
+        "gru_rel_pos_const": ours.gru_rel_pos_const, "rel_attn_embed.weight": ours.weight,
+        "gru_rel_pos_linear.weight": ours.gru_rel_pos_linear.weight,
+    }  # fmt: skip
+    factors = random(out.shape, out.dtype)
+    named = dict(theirs.named_parameters())
+    for actual, wanted in zip(
+        torch.autograd.grad((out * factors).sum(), [*pairs.values(), x]),
+        torch.autograd.grad((expected * factors).sum(), [*(named[n] for n in pairs), x]),
+        strict=True,
+    ):
+        close(actual, wanted)
+
+
+@torch.no_grad()
+def test_a_gated_bias_in_other_ways(models):
+    """In place, rounded once, from the diagonals of another layer, as a mask, and by heads."""
+    _, ours = wavlm(models)
+    x, scores = random((B, 9, H * D)), random((B, H, 9, 12), torch.bfloat16)
+    call = {"q_offset": 3, "hidden_states": x}
+    found = ours(scores, **call)
+    assert_same_bits(found, ours(scores.float(), **call).bfloat16())
+    assert_same_bits(ours(scores, diagonals=ours.diagonals(9, 12, 3), hidden_states=x), found)
+    mask = ours.gate(x) * ours.bias(9, 12, 3)
+    close(ours(scores.float(), **call), scores.float() + mask)
+    place = scores.clone()
+    assert ours(place, inplace=True, **call) is place
+    assert_same_bits(place, found)
+    part = pnn.T5RelativeBias(H, 32, 20, gate_dim=D, heads=(1, 2))
+    part.load_state_dict(ours.state_dict() | {
+        "weight": ours.weight[:, H // 2 :], "gru_rel_pos_const": ours.gru_rel_pos_const[:, H // 2 :]
+    })  # fmt: skip
+    own = slice(H // 2 * D, None)
+    assert_same_bits(part(scores[:, H // 2 :], 3, hidden_states=x[..., own]), found[:, H // 2 :])
+
+
+def test_wrong_calls_of_a_gated_bias():
+    ours, plain = pnn.T5RelativeBias(H, gate_dim=D), pnn.T5RelativeBias(H)
+    x, scores = random((B, 6, H * D)), random((B, H, 6, 6))
+    for module, hidden, text in (
+        (
+            ours,
+            None,
+            rf"hidden_states: expected .* H \* gate_dim = {H * D}\], got None",
+        ),
+        (ours, x[..., 1:], rf"hidden_states: expected shape .*, got \[{B}, 6, {H * D - 1}\]"),
+        (ours, x[:1], rf"scores: expected shape \[1, {H}, 6\] and keys, as of hidden_states"),
+        (plain, x, "hidden_states: expected None without a gate, which the argument gate_dim"),
+    ):
+        with pytest.raises(ValueError, match=f"^T5RelativeBias: {text}"):
+            module(scores, hidden_states=hidden)
+    with pytest.raises(ValueError, match="causal: expected False with a gate"):
+        pnn.T5RelativeBias(H, gate_dim=D, causal=True)
+
+
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("heads", [4, 6])
 def test_bloom_and_mpt(models, heads, symmetric):

@@ -39,6 +39,7 @@ MODULES = {
     "SwinRelativeBias": lambda: pnn.SwinRelativeBias(4, 3, class_token=True),
     "SwinV2RelativeBias": lambda: pnn.SwinV2RelativeBias(4, 3, hidden=8),
     "T5RelativeBias": lambda: pnn.T5RelativeBias(4),
+    "T5RelativeBias, gate": lambda: pnn.T5RelativeBias(4, gate_dim=8),
     "TimestepEmbedding": lambda: pnn.TimestepEmbedding(8, 16, learned_scale=2.0),
 }
 WITHOUT_PARAMETERS = {

@@ -77,6 +77,11 @@ def by_xpos(q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor, **options
     return pn.apply_rotary_qk(q, k, None, tables, **options)
 
 
+def gated(scores: torch.Tensor, x: torch.Tensor, inplace: bool = False) -> torch.Tensor:
+    torch.manual_seed(3)
+    return pnn.T5RelativeBias(H, gate_dim=D)(scores, inplace=inplace, hidden_states=x)
+
+
 ROPE = pn.Rotary(D)
 MODULES: dict[str, Case] = {
     "Rotary": Case(q_and_k, QK, lambda q, k, **o: ROPE(q, k, **o), in_place="qk"),
@@ -104,6 +109,11 @@ MODULES: dict[str, Case] = {
     "Kerple": scores(lambda: pnn.Kerple(H)),
     "Sandwich": scores(lambda: pnn.Sandwich(H)),
     "T5RelativeBias": scores(lambda: pnn.T5RelativeBias(H, causal=True)),
+    "T5RelativeBias, gate": Case(
+        lambda: {"scores": randn(B, H, S, S), "x": randn(B, S, H * D)},
+        {"scores": "bhqk", "x": "bqc"},
+        gated, free="bhqk", in_place=("scores",), sums=True,
+    ),
     "ClippedRelativeBias": scores(lambda: pnn.ClippedRelativeBias(H, 3)),
     "alibi_diagonals, slopes": Case(
         lambda: {"slopes": torch.rand(H)}, {"slopes": "h"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from posenc_native.engines.following import needs_grad
@@ -22,19 +23,22 @@ def matmul(a: Any, b: Any) -> Tensor:
     return cut.join(cut.local(a) @ own, (*leading, "m", "n"))
 
 
-def add_bias(scores: Any, bias: Any, inplace: bool) -> Tensor:
-    """scores plus a bias that broadcasts over them, sharded like the scores."""
-    mesh = mesh_of((scores, bias))
+def add_bias(scores: Any, bias: Any, inplace: bool, gate: Any) -> Tensor:
+    """scores plus a bias that broadcasts over them, times a gate, sharded like the scores."""
+    mesh = mesh_of((scores, bias, gate))
     scores = whole(scores, mesh)
     names: Names = tuple(f"n{axis}" for axis in range(scores.ndim))
     cut = Cut(scores, names, names)
     own = cut.part(bias, names[scores.ndim - bias.ndim :])
+    factor = cut.part(gate, names)
     if not inplace:
-        return cut.join((cut.local(scores) + own).to(scores.dtype), names)
+        part = cut.local(scores)
+        part = part + own if factor is None else torch.addcmul(part, factor, own)
+        return cut.join(part.to(scores.dtype), names)
     place = cut.place("add_bias", "scores", scores, "scores")
-    if needs_grad(scores, bias):
-        return scores.copy_(add_bias(scores, bias, False))  # type: ignore[no-any-return]
-    place.add_(own)
+    if needs_grad(*[t for t in (scores, bias, gate) if t is not None]):
+        return scores.copy_(add_bias(scores, bias, False, gate))  # type: ignore[no-any-return]
+    _ = place.add_(own) if factor is None else place.addcmul_(factor, own)
     overwritten(scores)
     return scores  # type: ignore[no-any-return]
 
