@@ -361,21 +361,27 @@ class FourierFeatures(Described):
 
     Shape:
         x ``[..., in_features]``, any float dtype; the result is ``[..., dim]`` in its dtype.
-        Gradients of any order reach x and a learned W.
+        Gradients of any order reach x, the variance and a learned W.
 
     Raises:
         ValueError, TypeError: sizes or numbers do not fit.
 
+    Frequencies of another kind are data: NeRF's are loaded as a weight ``2^k e_axis / (2 pi)``,
+    BARF's as ``2^k e_axis / 2``.
+
     Source: Tancik et al. 2020, "Fourier Features Let Networks Learn High Frequency Functions in Low
     Dimensional Domains" (cos_sin); diffusers' GaussianFourierProjection (in_features 1, log);
     learned with amplitude ``dim**-0.5``, Li et al. 2021, "Learnable Fourier Features for
-    Multi-Dimensional Spatial Positional Encoding".
+    Multi-Dimensional Spatial Positional Encoding". Lin et al. 2021, "BARF", equation 14, for
+    `alpha`; Barron et al. 2021, "Mip-NeRF", equations 12 to 14, for a variance.
 
     Example:
         >>> import torch
         >>> from posenc_native import nn as pnn
         >>> features = pnn.FourierFeatures(2, 64, std=10.0, layout="cos_sin")
         >>> features(torch.rand(5, 2)).shape
+        torch.Size([5, 64])
+        >>> features(torch.rand(5, 2), torch.full((5, 2), 0.01), alpha=1.5).shape
         torch.Size([5, 64])
     """
 
@@ -416,8 +422,19 @@ class FourierFeatures(Described):
         values = torch.empty(self.weight.shape, device=self.weight.device)
         initialize(self.weight, values.normal_(0.0, self.std))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """``amplitude * (sin, cos)(2 pi W x)``."""
+    def forward(
+        self, x: Tensor, variance: Tensor | None = None, *, alpha: float | Tensor | None = None
+    ) -> Tensor:
+        """``amplitude * (sin, cos)(2 pi W x)``, attenuated by `variance` and by `alpha`.
+
+        variance: of x, ``[..., in_features]`` like x, or its covariance with another such axis, in
+            squares of the unit of x; for mip-NeRF's integrated encoding. The result is the mean
+            over a normal distribution: a frequency w has the factor ``exp(-(2 pi)^2 w . V w / 2)``.
+            Not with `log`.
+        alpha: BARF's progress from coarse to fine, a number or a tensor ``[]``. A frequency k
+            octaves above the lowest, ``k = log2(|w| / |w|_min)``, has the factor
+            ``(1 - cos(pi clip(alpha - k, 0, 1))) / 2``: 0 up to k, 1 from k + 1 on.
+        """
         if x.ndim < 1 or x.shape[-1] != self.in_features:
             expected = f"shape [..., in_features = {self.in_features}]"
             arguments.wrong_value("FourierFeatures", "x", expected, list(x.shape))
@@ -427,12 +444,50 @@ class FourierFeatures(Described):
         wide = real if x.device.type == "mps" else torch.float64
         points = x.to(wide).log() if self.log else x.to(wide)
         weight = self.weight.to(wide)
-        if wide == torch.float64:  # whose products neither autocast nor TF32 rounds
-            turns = points @ weight.mT
-        else:
-            turns = (points[..., None, :] * weight).sum(-1)
+        turns = _inner_products(points, weight)
         angle = ((turns - turns.round()) * (2 * math.pi)).to(real)
-        halves = [angle.sin() * self.amplitude, angle.cos() * self.amplitude]
+        factor: float | Tensor = self.amplitude
+        if variance is not None:
+            factor = factor * self._attenuation(x, variance.to(wide), weight).to(real)
+        if alpha is not None:
+            factor = factor * _window(weight.detach(), alpha).to(real)
+        halves = [angle.sin() * factor, angle.cos() * factor]
         if self.layout == "interleaved":
             return torch.stack(halves, -1).flatten(-2).to(x.dtype)
         return torch.cat(halves[::-1] if self.layout == "cos_sin" else halves, -1).to(x.dtype)
+
+    def _attenuation(self, x: Tensor, variance: Tensor, weight: Tensor) -> Tensor:
+        """The mean of ``cos(2 pi W e)`` for errors e of this variance, ``[..., dim / 2]``."""
+        if self.log:
+            expected = "None with log, after which x has another variance"
+            arguments.wrong_value("FourierFeatures", "variance", expected, list(variance.shape))
+        if variance.shape == x.shape:
+            squares = _inner_products(variance, weight**2)
+        elif variance.shape == (*x.shape, self.in_features):
+            pairs = weight[:, :, None] * weight[:, None, :]
+            squares = _inner_products(variance.flatten(-2), pairs.flatten(-2))
+        else:
+            expected = f"shape {list(x.shape)}, as x, or {[*x.shape, self.in_features]}"
+            arguments.wrong_value("FourierFeatures", "variance", expected, list(variance.shape))
+        return (squares * (-2 * math.pi**2)).exp()
+
+
+def _inner_products(points: Tensor, weight: Tensor) -> Tensor:
+    """``[..., rows]`` of points ``[..., n]`` and rows ``[rows, n]``, in the dtype of both."""
+    if points.dtype == torch.float64:  # whose products neither autocast nor TF32 rounds
+        return points @ weight.mT
+    return (points[..., None, :] * weight).sum(-1)
+
+
+def _window(weight: Tensor, alpha: float | Tensor) -> Tensor:
+    """BARF's factor of each frequency, ``[dim / 2]``."""
+    if isinstance(alpha, Tensor):
+        arguments.check_shape("FourierFeatures", "alpha", tuple(alpha.shape), ())
+        alpha = alpha.to(weight)
+    else:
+        alpha = arguments.finite_number("FourierFeatures", "alpha", alpha)
+    lengths = (weight**2).sum(-1).sqrt()
+    # A frequency of 0 is below all others. There may be none: [:1].
+    lowest = lengths.where(lengths > 0, math.inf).sort().values[:1]
+    share = (alpha - (lengths / lowest).log2()).clamp(0, 1)
+    return (1 - (math.pi * share).cos()) / 2

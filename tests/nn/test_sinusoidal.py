@@ -8,6 +8,7 @@ import importlib
 import io
 import math
 
+import numpy as np
 import outside
 import pytest
 
@@ -322,6 +323,106 @@ def test_gradients_reach_inputs_and_learned_frequencies(device):
     # 40 000 draws: five standard deviations of their mean, and of their standard deviation.
     assert abs(many.mean().item()) < 5 * 3 / 200
     assert abs(many.std().item() - 3) < 5 * 3 / math.sqrt(80000)
+
+
+def octaves(axes, bands, unit):
+    """Features of NeRF's frequencies: 2^k times the unit in turns, of each axis."""
+    features = pnn.FourierFeatures(axes, 2 * axes * bands)
+    weight = unit * 2.0 ** torch.arange(bands)[:, None, None] * torch.eye(axes)
+    features.load_state_dict({"weight": weight.flatten(0, 1)})
+    return features
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0, 2.75, 4.0, 7.0])
+def test_the_window_of_barf(alpha, device):
+    """Equation 14, frequency by frequency; at the ends of a band it is 0 and 1 exactly."""
+    bands, x = 4, random((5, 3), device=device) / 4
+    result = octaves(3, bands, 0.5).to(device)(x, alpha=alpha)
+    expected = []
+    for k in range(bands):
+        weight = 0.0 if alpha < k else 1.0
+        if 0 <= alpha - k < 1:
+            weight = (1 - math.cos((alpha - k) * math.pi)) / 2
+        angle = 2**k * math.pi * x.double()
+        expected += [(weight * angle.sin(), weight * angle.cos())]
+    expected = torch.cat([*(sin for sin, _ in expected), *(cos for _, cos in expected)], -1)
+    # The angle, its sine and the weight are rounded, and their product.
+    torch.testing.assert_close(result.double(), expected, rtol=0, atol=(math.pi + 4) * 2.0**-24)
+    assert torch.equal(result == 0, expected == 0)
+    tensor = torch.tensor(alpha, device=device)
+    close = {"rtol": 0, "atol": 4 * 2.0**-24}  # alpha was rounded to float32
+    features = octaves(3, bands, 0.5).to(device)
+    torch.testing.assert_close(features(x, alpha=tensor), result, **close)
+    assert torch.equal(features(x, alpha=float(bands)), features(x))
+
+
+def test_a_window_of_a_frequency_of_0():
+    features = pnn.FourierFeatures(1, 6)
+    features.load_state_dict({"weight": torch.tensor([[0.0], [-3.0], [12.0]])})
+    result = features(torch.tensor([[0.1]]), alpha=2.5)
+    assert pnn.FourierFeatures(1, 0)(torch.ones(4, 1), torch.ones(4, 1), alpha=1.0).shape == (4, 0)
+    assert result[0, 3] == 1  # always there
+    window = result / features(torch.tensor([[0.1]]))
+    torch.testing.assert_close(window[0, 4:], torch.tensor([1.0, 0.5]))
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_the_integrated_encoding_of_mip_nerf(full, device):
+    """The mean over a normal distribution by quadrature, and equation 14 for diagonals."""
+    features = octaves(2, 5, 0.5 / math.pi).to(device).double()
+    rng = np.random.default_rng(0)
+    mean = rng.standard_normal((4, 2))
+    root = rng.standard_normal((4, 2, 2)) * 0.2
+    covariance = root @ root.transpose(0, 2, 1)
+    if not full:
+        covariance *= np.eye(2)
+    variance = covariance if full else covariance.diagonal(axis1=1, axis2=2)
+    given = [torch.tensor(a, device=device) for a in (mean, variance)]
+    result = features(*given).cpu().numpy()
+    weight = 2 * math.pi * features.weight.cpu().numpy()
+    points, shares = np.polynomial.hermite_e.hermegauss(120)
+    angle = mean @ weight.T
+    spread = np.sqrt(np.einsum("pi,nij,pj->np", weight, covariance, weight))
+    turned = angle[..., None] + spread[..., None] * points
+    shares = shares / shares.sum()
+    expected = np.concatenate([np.sin(turned) @ shares, np.cos(turned) @ shares], -1)
+    np.testing.assert_allclose(result, expected, rtol=0, atol=1e-11)  # angles of up to 50
+    if not full:
+        factor = np.exp(-0.5 * np.tile(4.0 ** np.arange(5)[:, None] * variance[:, None], 1))
+        factor = factor.reshape(4, 10)
+        equation = np.concatenate([np.sin(angle) * factor, np.cos(angle) * factor], -1)
+        # The frequencies in turns are rounded to float32.
+        np.testing.assert_allclose(result, equation, rtol=0, atol=2.0**-20)
+    x, v = (t.clone().requires_grad_() for t in given)
+    if full:  # symmetric, as covariances are
+        run = lambda x, v: features(x, v @ v.mT, alpha=2.5)  # noqa: E731
+    else:
+        run = lambda x, v: features(x, v, alpha=2.5)  # noqa: E731
+    assert torch.autograd.gradcheck(run, (x, v))
+
+
+def test_attenuation_of_other_dtypes_and_none():
+    features = pnn.FourierFeatures(2, 16)
+    x = random((5, 2))
+    assert torch.equal(features(x, torch.zeros(5, 2)), features(x))
+    variance = torch.rand(5, 2) / 8
+    half = features(x.bfloat16(), variance.bfloat16())
+    wide = features(x.bfloat16().float(), variance.bfloat16().float())
+    assert_same_bits(half, wide.bfloat16())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(features(x, variance), features.eval()(x, variance))
+    for options, text in (
+        (
+            {"variance": variance[:1]},
+            r"variance: expected shape \[5, 2\], as x, or \[5, 2, 2\]",
+        ),
+        ({"alpha": torch.ones(2)}, r"alpha: expected shape \[\], got \[2\]"),
+        ({"alpha": math.nan}, "alpha: expected a finite number"),
+    ):
+        with pytest.raises(ValueError, match=f"^FourierFeatures: {text}"):
+            features(x, **options)
+    with pytest.raises(ValueError, match="variance: expected None with log"):
+        pnn.FourierFeatures(2, 16, log=True)(x.abs(), variance)
 
 
 @pytest.mark.parametrize("learned", [False, True])
