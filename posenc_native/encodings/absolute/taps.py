@@ -18,6 +18,9 @@ from posenc_native.engines import late
 from posenc_native.engines.arrays import Arrays
 
 _PART = 2**16  # elements of a part: 256 KB in float32, so that it stays in a cache with its product
+# From here on a call of NumPy for each new row costs less than copies: elements of a row that are
+# next to each other, and all of them.
+_WIDE, _MANY = 512, 8192
 
 # For each tap of the filter, the row that it reads and its weight, for every new row.
 Columns = list[npt.NDArray[np.int64]]
@@ -54,7 +57,43 @@ def _of_tensor(arrays: Arrays, grid: Any, columns: Columns, weights: Weights) ->
 def _by_parts(grid: npt.NDArray[Any], columns: Columns, weights: Weights) -> npt.NDArray[Any]:
     *leading, old, width = grid.shape
     count, new = math.prod(leading), len(columns[0])
-    grid = np.ascontiguousarray(grid.reshape(count, old, width))  # else each take copies it
+    grid = grid.reshape(count, old, width)
+    by_row = width >= _WIDE and count * width >= _MANY
+    sums = (_row_by_row if by_row else _taken)(grid, columns, weights)
+    return sums.reshape(*leading, new, width)
+
+
+def _row_by_row(grid: npt.NDArray[Any], columns: Columns, weights: Weights) -> npt.NDArray[Any]:
+    """Each new row of all grids from views of old ones: three passes for two taps."""
+    (count, _, width), new = grid.shape, len(columns[0])
+    taps = [
+        list(zip(column.tolist(), weight.astype(grid.dtype), strict=True))
+        for column, weight in zip(columns, weights, strict=True)
+    ]
+    result = np.empty((count, new, width), grid.dtype)
+    part = min(width, _PART)
+    grids = max(_PART // part, 1)
+    memory = np.empty((min(grids, count), part), grid.dtype)
+    with np.errstate(over="ignore", invalid="ignore"):  # as in torch
+        for first, start in itertools.product(range(0, count, grids), range(0, width, part)):
+            old_rows = grid[first : first + grids, :, start : start + part]
+            new_rows = result[first : first + grids, :, start : start + part]
+            product = memory[: new_rows.shape[0], : new_rows.shape[2]]
+            for row in range(new):
+                total = new_rows[:, row]
+                for number, tap in enumerate(taps):
+                    column, factor = tap[row]
+                    out = product if number else total
+                    np.multiply(old_rows[:, column], factor, out=out)
+                    if number:
+                        np.add(total, product, out=total)
+    return result
+
+
+def _taken(grid: npt.NDArray[Any], columns: Columns, weights: Weights) -> npt.NDArray[Any]:
+    """Many new rows at once, from copies of old ones: five passes, in few calls of NumPy."""
+    (count, _, width), new = grid.shape, len(columns[0])
+    grid = np.ascontiguousarray(grid)  # else each take copies it
     factors = [weight.astype(grid.dtype)[:, None] for weight in weights]
     result = np.empty((count, new, width), grid.dtype)
     rows = min(max(_PART // max(width, 1), 1), new)
@@ -73,7 +112,7 @@ def _by_parts(grid: npt.NDArray[Any], columns: Columns, weights: Weights) -> npt
                 else:
                     np.multiply(product, factor, out=product)
                     np.add(total, product, out=total)
-    return result.reshape(*leading, new, width)
+    return result
 
 
 def _transposed(columns: Columns, weights: Weights, old: int) -> tuple[Columns, Weights]:
