@@ -256,10 +256,11 @@ ENTRIES = _SIZES | _table(
 # The entries of rope_parameters and rope_scaling.
 PARAMETERS = _table(
     ("rope_type type", _text()),
-    ("""rope_theta partial_rotary_factor factor alpha attention_factor beta_fast beta_slow
+    ("""rope_theta partial_rotary_factor factor alpha attention_factor beta_fast beta_slow L_test
      high_freq_factor llama_4_scaling_beta long_mscale low_freq_factor mixed_b mscale
      mscale_all_dim short_mscale""", _number()),
     ("max_position_embeddings original_max_position_embeddings", _LENGTH),
+    ("k", _HEAD),
     ("short_factor long_factor", _list_of(_number(), HEAD_LIMIT // 2)),
     ("mrope_section", _list_of(_HEAD, AXIS_LIMIT)),
     ("mrope_interleaved truncate", _flag),

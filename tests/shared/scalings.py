@@ -12,5 +12,6 @@ REQUIRED = {
     "longrope": {"factor": 2.0, "original_max_position_embeddings": 4096,
                  "short_factor": [1.0] * 32, "long_factor": [2.0] * 32},
     "proportional": {},
+    "riflex": {"k": 4, "L_test": 66},
     "axial": {},
 }  # fmt: skip

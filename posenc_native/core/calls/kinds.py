@@ -91,7 +91,7 @@ if TYPE_CHECKING:
     Remainder = Literal["error", "zeros", "drop", "cut"]
     MropeOrder = Literal["sectioned", "interleaved", "spatial_first", "round_robin"]
     AxialOrder = Literal["sectioned", "interleaved"]
-    Spectrum = Literal["per_axis", "shared"]
+    Spectrum = Literal["per_axis", "shared", "rising"]
     Combination = Literal["add", "multiply", "concatenate"]
     EmbeddingScale = float | Literal["sqrt"]
     Interpolation = Literal["linear", "cubic"]

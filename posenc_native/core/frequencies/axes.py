@@ -7,7 +7,7 @@ pairs_by_axis      what a map says: the pairs of each axis, and whether axes alt
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +17,8 @@ from posenc_native.core.calls import arguments
 from posenc_native.core.calls.arguments import wrong_type, wrong_value
 from posenc_native.core.calls.constants import constant_without_tensors
 
-from .frequencies import frequencies
+from .frequencies import FloatArray, frequencies
+from .scaling import scaled_frequencies
 
 if TYPE_CHECKING:
     from posenc_native.core.calls.kinds import MropeOrder
@@ -28,7 +29,7 @@ MOST_PAIRS = arguments.WIDTH_LIMIT // 2
 
 _MROPE_ORDERS = ("sectioned", "interleaved", "spatial_first", "round_robin")
 _AXIAL_ORDERS = ("sectioned", "interleaved")
-_SPECTRA = ("per_axis", "shared")
+_SPECTRA = ("per_axis", "shared", "rising")
 
 
 # --- M-RoPE
@@ -158,9 +159,11 @@ def pairs_by_axis(axis_map: npt.NDArray[np.int64]) -> tuple[list[int], bool]:
 
 def axial_arguments(
     head_dim: int,
-    axes: int = 2,
+    axes: int | None = None,
     *,
-    base: float = 10000.0,
+    axes_dim: Sequence[int] | None = None,
+    base: float | Sequence[float] = 10000.0,
+    scaling: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
     spectrum: str = "per_axis",
     freq_scale: float = 1.0,
     inv_freq: npt.ArrayLike | None = None,
@@ -168,71 +171,162 @@ def axial_arguments(
     axis_order: Sequence[int] | None = None,
     pairing: str | int = "half",
     rotary_dim: int | None = None,
+    rotary_start: int = 0,
     tiled: bool = False,
 ) -> dict[str, Any]:
-    """The arguments of a rotation for `axial_rotary`: head_dim, inv_freq, axis_map and pairing.
+    """The arguments of a rotation for `axial_rotary`: head_dim, inv_freq, axis_map, pairing ...
 
     Arguments and errors are those of `axial_rotary`. There is one frequency and one axis for each
-    pair; with `tiled`, for each dim.
+    pair; with `tiled`, for each dim. ``scale`` and ``rotary_start`` are there if they are not the
+    defaults of a rotation.
     """
     function = "axial_rotary"
     head_dim = arguments.size(function, "head_dim", head_dim)
-    axes = arguments.size(function, "axes", axes)
-    if axes < 1:
-        wrong_value(function, "axes", "an int > 0", axes)
-    if rotary_dim is None:
-        rotary_dim = head_dim // (2 * axes) * (2 * axes)
-        if not rotary_dim:
-            expected = f"at least {2 * axes}, a pair for each of {axes} axes"
-            wrong_value(function, "head_dim", expected, head_dim)
-    rotary_dim = arguments.width(function, "rotary_dim", rotary_dim)
-    if rotary_dim % (2 * axes) or rotary_dim > head_dim:
-        expected = f"a multiple of 2 * {axes} axes, at most head_dim = {head_dim}"
-        wrong_value(function, "rotary_dim", expected, rotary_dim)
+    dims = _dims_of_axes(head_dim, axes, axes_dim, rotary_dim)
+    alike = len(set(dims)) == 1
     arguments.check_name(function, "order", order, _AXIAL_ORDERS)
-    count = rotary_dim // (2 * axes)
-    of_place = _frequencies_of_places(axes, count, base, spectrum, freq_scale, inv_freq)
-    places = np.array(_axis_order(axis_order, axes))[:, None].repeat(count, 1)  # [A, n]
+    if order == "interleaved" and not alike:
+        wrong_value(function, "order", "'sectioned' with unequal axes_dim", repr(order))
     if pairing == "per_axis":
-        pairing = 2 * count or 2
+        if not alike:
+            expected = "'interleaved', or 'half' over all axes, with unequal axes_dim"
+            wrong_value(function, "pairing", expected, repr(pairing))
+        pairing = dims[0] or 2
+    of_place = _axis_order(axis_order, len(dims))
+    rows, scale = _frequencies_of_places(
+        [dims[axis] for axis in of_place],
+        [_of_axes("base", base, len(dims))[axis] for axis in of_place],
+        [_of_axes("scaling", scaling, len(dims))[axis] for axis in of_place],
+        spectrum, freq_scale, inv_freq,
+    )  # fmt: skip
+    places: list[npt.NDArray[np.int64]] = [
+        np.full(len(row), axis, np.int64) for row, axis in zip(rows, of_place, strict=True)
+    ]
     if not isinstance(tiled, bool):
         wrong_type(function, "tiled", "a bool", type(tiled).__name__)
     if tiled:
         if order != "sectioned":
             wrong_value(function, "order", "'sectioned' with tiled", repr(order))
-        of_place, places = np.tile(of_place, 2), np.tile(places, 2)
-    elif order == "interleaved":
-        of_place, places = of_place.T, places.T
+        rows, places = [np.tile(row, 2) for row in rows], [np.tile(axis, 2) for axis in places]
+    joined = np.stack if order == "interleaved" else np.concatenate
+    more = {"scale": scale} if scale != 1.0 else {}
+    if rotary_start := arguments.size(function, "rotary_start", rotary_start):
+        more["rotary_start"] = rotary_start
     return {
         "head_dim": head_dim,
-        "inv_freq": of_place.ravel(),
-        "axis_map": places.ravel(),
+        "inv_freq": joined(rows).ravel("F"),
+        "axis_map": joined(places).ravel("F"),
         "pairing": pairing,
+        **more,
     }
 
 
+def _dims_of_axes(
+    head_dim: int, axes: int | None, axes_dim: Sequence[int] | None, rotary_dim: int | None
+) -> list[int]:
+    """The number of dims that each axis drives."""
+    function = "axial_rotary"
+    if axes_dim is not None:
+        try:
+            dims = [arguments.width(function, "axes_dim", dim) for dim in axes_dim]
+        except TypeError:
+            if not isinstance(axes_dim, (Sequence, np.ndarray)):
+                wrong_type(function, "axes_dim", "ints, one for each axis", type(axes_dim).__name__)
+            raise
+        if not dims or min(dims) < 2:
+            wrong_value(function, "axes_dim", "an even int > 0 for each axis", dims)
+        if sum(dims) > head_dim:
+            expected = f"dims that add up to at most head_dim = {head_dim}"
+            wrong_value(function, "axes_dim", expected, f"{dims}, {sum(dims)} in total")
+        for argument, value, fitting in (("axes", axes, len(dims)),
+                                         ("rotary_dim", rotary_dim, sum(dims))):  # fmt: skip
+            if value is not None and arguments.size(function, argument, value) != fitting:
+                wrong_value(function, argument, f"{fitting} or none, as axes_dim has it", value)
+        return dims
+    count = 2 if axes is None else arguments.size(function, "axes", axes)
+    if count < 1:
+        wrong_value(function, "axes", "an int > 0", count)
+    if rotary_dim is None:
+        rotary_dim = head_dim // (2 * count) * (2 * count)
+        if not rotary_dim:
+            expected = f"at least {2 * count}, a pair for each of {count} axes"
+            wrong_value(function, "head_dim", expected, head_dim)
+    rotary_dim = arguments.width(function, "rotary_dim", rotary_dim)
+    if rotary_dim % (2 * count) or rotary_dim > head_dim:
+        expected = f"a multiple of 2 * {count} axes, at most head_dim = {head_dim}"
+        wrong_value(function, "rotary_dim", expected, rotary_dim)
+    return [rotary_dim // count] * count
+
+
+def _of_axes(argument: str, value: Any, axes: int) -> list[Any]:
+    """The value for each axis: those of a sequence, or one value for all."""
+    several = isinstance(value, (list, tuple)) or getattr(value, "ndim", 0) == 1
+    if not several:
+        return [value] * axes
+    if len(value) != axes:
+        expected = f"one value, or one for each of {axes} axes"
+        wrong_value("axial_rotary", argument, expected, f"{len(value)} values")
+    return list(value)
+
+
 def _frequencies_of_places(
-    axes: int, count: int, base: float, spectrum: str, freq_scale: float, inv_freq: Any
-) -> npt.NDArray[np.float64]:
-    """The frequencies [A, n] of the first axis in a head, the second ..."""
+    dims: list[int], bases: list[Any], scalings: list[Any], spectrum: str, freq_scale: float,
+    inv_freq: Any,
+) -> tuple[list[FloatArray], float]:  # fmt: skip
+    """The frequencies of the first axis in a head, the second ...; the factor of all cosines."""
     function = "axial_rotary"
     arguments.check_name(function, "spectrum", spectrum, _SPECTRA)
+    alike = len(set(dims)) == 1
     if inv_freq is not None:
-        if (base, spectrum, freq_scale) != (10000.0, "per_axis", 1.0):
+        others = (bases, scalings, spectrum, freq_scale)
+        if others != ([10000.0] * len(dims), [None] * len(dims), "per_axis", 1.0):
             got = "at least one"
-            wrong_value(function, "base, spectrum, freq_scale", "none beside inv_freq", got)
+            names = "base, scaling, spectrum, freq_scale"
+            wrong_value(function, names, "none beside inv_freq", got)
+        if not alike:
+            wrong_value(function, "inv_freq", "None with unequal axes_dim", "frequencies")
         row = arguments.as_array(function, "inv_freq", inv_freq)
         arguments.check_dtype(function, "inv_freq", row.dtype, arguments.FREQUENCY_DTYPES)
-        arguments.check_shape(function, "inv_freq", row.shape, (count,))
-        return np.tile(row.astype(np.float64), (axes, 1))
+        arguments.check_shape(function, "inv_freq", row.shape, (dims[0] // 2,))
+        return [row.astype(np.float64)] * len(dims), 1.0
     freq_scale = arguments.finite_number(function, "freq_scale", freq_scale)
-    base = arguments.positive_number(function, "base", base)
+    bases = [arguments.positive_number(function, "base", base) for base in bases]
+    for scaling in scalings:
+        if scaling is not None and not isinstance(scaling, Mapping):
+            expected = "a mapping, None, or one of them for each axis"
+            wrong_type(function, "scaling", expected, type(scaling).__name__)
     if spectrum == "shared":
-        of_places = frequencies(2 * axes * count, base).reshape(count, axes).T
-    else:
-        of_places = np.tile(frequencies(2 * count, base), (axes, 1))
-    scaled: npt.NDArray[np.float64] = freq_scale * of_places
-    return scaled
+        if not alike:
+            wrong_value(function, "spectrum", "'per_axis' with unequal axes_dim", repr(spectrum))
+        if len(set(bases)) > 1 or any(scaling != scalings[0] for scaling in scalings):
+            expected = "one base and one scaling with spectrum 'shared'"
+            wrong_value(function, "base, scaling", expected, "others for some axes")
+        row, factor = scaled_frequencies(function, sum(dims), bases[0], scalings[0])
+        return [freq_scale * part for part in row.reshape(-1, len(dims)).T], factor
+    if spectrum == "rising":
+        if any(scalings):
+            wrong_value(function, "scaling", "None with spectrum 'rising'", "a scaling")
+        return [freq_scale * _rising(dim // 2, base)
+                for dim, base in zip(dims, bases, strict=True)], 1.0  # fmt: skip
+    rows = [
+        scaled_frequencies(function, dim, base, scaling)
+        for dim, base, scaling in zip(dims, bases, scalings, strict=True)
+    ]
+    factors = [factor for _, factor in rows]
+    if len(set(factors)) > 1:
+        got = ", ".join(f"{factor:.6g}" for factor in factors)
+        hint = "write the same 'attention_factor' into each scaling, such as 1.0"
+        expected = "scalings with one attention factor, because all axes share it"
+        wrong_value(function, "scaling", expected, got, hint)
+    return [freq_scale * row for row, _ in rows], factors[0]
+
+
+def _rising(count: int, base: float) -> FloatArray:
+    """The frequencies ``base ** (i / (n - 1))``, from 1 to the base; 1 alone if n is 1."""
+    if count < 2:
+        return np.ones(count)
+    rising: FloatArray = base * frequencies(2 * count, base, shift=1.0)[::-1]
+    return rising
 
 
 def _axis_order(axis_order: Sequence[int] | None, axes: int) -> list[int]:

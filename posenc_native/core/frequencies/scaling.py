@@ -75,6 +75,8 @@ def rotary_frequencies(
                          original_max_position_embeddings, factor, attention_factor, or short_mscale
                          with long_mscale
             proportional partial_rotary_factor (1), factor (1)
+            riflex       k, L_test: pair k, counted from 1, gets the frequency
+                         ``0.9 * 2 pi / L_test``; for the axis of time of a video model
             axial        axes (2): as many equal blocks of pairs, each with the frequencies of a
                          head of ``rotary_dim / axes`` dims
             ============ ========================================================================
@@ -105,7 +107,8 @@ def rotary_frequencies(
     Sources: Su et al. 2021 (RoFormer, arXiv:2104.09864); Peng et al. 2023 (YaRN,
     arXiv:2309.00071); Ding et al. 2024 (LongRoPE, arXiv:2402.13753); ``modeling_rope_utils.py`` of
     transformers 5, which decides where the papers leave a choice; for "ntk" Su 2023
-    (kexue.fm/archives/9706) and ``NTKScalingRotaryEmbedding`` of vLLM.
+    (kexue.fm/archives/9706) and ``NTKScalingRotaryEmbedding`` of vLLM; for "riflex" Zhao et al.
+    2025 (RIFLEx, arXiv:2502.15894), equation 8, and the factor 0.9 of the authors' code.
     """
     function = "rotary_frequencies"
     rotary_dim = arguments.width(function, "rotary_dim", rotary_dim)
@@ -384,6 +387,22 @@ def _proportional(dim: int, base: float, values: ScalingValues) -> tuple[FloatAr
         values.wrong("partial_rotary_factor", "a number <= 1", share)
     inv_freq = _plain(dim, base, values) / values.number("factor", 1.0)
     inv_freq[int(share * dim // 2) :] = 0.0
+    return inv_freq, 1.0
+
+
+@rope_type("riflex", "k", "L_test")
+def _riflex(dim: int, base: float, values: ScalingValues) -> tuple[FloatArray, float]:
+    inv_freq = _plain(dim, base, values)
+    pair = values.count("k")
+    if pair > len(inv_freq):
+        values.wrong("k", f"one of the {len(inv_freq)} pairs, counted from 1", pair)
+    # A turn covers the length with a tenth to spare.
+    turn = 0.9 * 2 * math.pi
+    length, frames = values.number("L_test"), turn / inv_freq[pair - 1]
+    if not length > frames:
+        expected = f"more than {frames:.4g}, the frames that pair {pair} covers without a scaling"
+        values.wrong("L_test", expected, length)
+    inv_freq[pair - 1] = turn / length
     return inv_freq, 1.0
 
 

@@ -69,7 +69,7 @@ class ScalingValues:
         original, longest = "original_max_position_embeddings", "max_position_embeddings"
         return self.number(longest if original not in self and longest in self else original)
 
-    def count(self, key: str, default: int) -> int:
+    def count(self, key: str, default: int | None = None) -> int:
         """The int at key, 1 or more."""
         value = arguments.size(self.function, self._name(key), self._get(key, default))
         if value == 0:
@@ -153,7 +153,7 @@ KEYS_OF_EVERY_TYPE = (
 )  # fmt: skip
 
 _POSITIVE = frozenset((
-    "alpha", "attention_factor", "beta_fast", "beta_slow", "factor", "high_freq_factor",
+    "L_test", "alpha", "attention_factor", "beta_fast", "beta_slow", "factor", "high_freq_factor",
     "long_mscale", "low_freq_factor", "max_position_embeddings",
     "original_max_position_embeddings", "rope_theta", "short_mscale",
 ))  # fmt: skip

@@ -11,6 +11,7 @@ Pairs of two axes h and w in a head, with two frequencies per axis:
     sectioned        "interleaved"      h0 h0 | h1 h1 | w0 w0 | w1 w1
     sectioned        "per_axis"         h0 h1 | h0 h1 || w0 w1 | w0 w1
 
+Axes may have shares, bases and scalings of their own: `axial_rotary` with axes_dim.
 All of this becomes arguments of `apply_rotary`. `vision_rotary` reads the choices of vision models
 from one table, models/vision.json. The functions that make positions are in positions/.
 """
@@ -18,7 +19,7 @@ from one table, models/vision.json. The functions that make positions are in pos
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,9 +47,11 @@ __all__ = [
 
 def axial_rotary(
     head_dim: int,
-    axes: int = 2,
+    axes: int | None = None,
     *,
-    base: float = 10000.0,
+    axes_dim: Sequence[int] | None = None,
+    base: float | Sequence[float] = 10000.0,
+    scaling: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
     spectrum: str = "per_axis",
     freq_scale: float = 1.0,
     inv_freq: npt.ArrayLike | None = None,
@@ -56,6 +59,7 @@ def axial_rotary(
     axis_order: Sequence[int] | None = None,
     pairing: AxialPairing = "half",
     rotary_dim: int | None = None,
+    rotary_start: int = 0,
     tiled: bool = False,
 ) -> Rotary | FullWidthRotary:
     """How a vision model rotates: each axis of a grid drives its share of the pairs.
@@ -65,22 +69,35 @@ def axial_rotary(
 
     Args:
         head_dim: width of a head.
-        axes: A, the number of position axes; each drives n pairs.
-        base: base of the frequencies.
-        spectrum: "per_axis": every axis has the frequencies ``base ** (-i / n)``. "shared": the
-            frequencies ``base ** (-j / P)`` of a whole head go to the axes in turn.
+        axes: A, the number of position axes, which share the rotated dims equally; default 2, or
+            one for each number of `axes_dim`.
+        axes_dim: the number of dims that each axis rotates, even, such as ``(16, 56, 56)`` for
+            time, height and width. (Configurations of diffusers have it as axes_dims_rope,
+            axes_dims or rope_axes_dim.)
+        base: base of the frequencies; a sequence has one for each axis. For NTK by axis
+            ("ntk_factor"), multiply the base of this axis by the factor.
+        scaling: as in `rotary_frequencies`, applied to the frequencies of each axis; a sequence has
+            a mapping or None for each axis. All axes have one factor of cosine and sine.
+        spectrum: "per_axis": every axis has the frequencies ``base ** (-i / n)`` of its n pairs.
+            "shared": the frequencies ``base ** (-j / P)`` of a whole head go to the axes in turn.
+            "rising": every axis has ``base ** (i / (n - 1))``, for coordinates between -1 and 1
+            (LTX-Video).
         freq_scale: factor of the frequencies; 2 pi if coordinates are in turns (DINOv3).
         inv_freq: the n frequencies of every axis, radians per unit of a coordinate, in place of
-            base, spectrum and freq_scale.
+            base, scaling, spectrum and freq_scale.
         order: "sectioned" or "interleaved"; see the module docstring.
         axis_order: the order of the position axes in a head; default 0, 1 ... With positions of
             height and width, ``(1, 0)`` puts width first.
         pairing: "half", "interleaved", an even block size, or "per_axis": one block for each axis.
         rotary_dim: the number of rotated dims; default the largest multiple of 2 A in head_dim. The
             other dims are copied.
+        rotary_start: first rotated dim.
         tiled: repeat the angles of each axis twice in a row over its dims, as "half" requires, for
             any pairing. With "interleaved", the partners of a pair are then rotated by unequal
             angles. V-JEPA 2 does this, and its checkpoints are trained with it.
+
+    With unequal `axes_dim`, spectrum is not "shared", order is "sectioned", and pairing is not
+    "per_axis".
 
     Returns:
         A `Rotary`; with `tiled` a `FullWidthRotary`, which is called the same way but has no
@@ -90,6 +107,8 @@ def axial_rotary(
         ValueError: sizes do not fit, or a name is unknown.
         TypeError: an argument has a wrong type.
 
+    Source: `axes_dim` as in ``FluxPosEmbed`` and ``HunyuanVideoRotaryPosEmbed`` of diffusers.
+
     Example:
         >>> import numpy as np
         >>> import posenc_native as pn
@@ -97,10 +116,17 @@ def axial_rotary(
         >>> positions = pn.positions.grid_positions([3, 5])  # a row of heights, a row of widths
         >>> q = k = np.ones((1, 4, 15, 64), np.float32)
         >>> q, k = rope(q, k, positions)
+        >>> rope = pn.rotary.axial_rotary(  # time, height and width; RIFLEx for 66 frames
+        ...     128, axes_dim=(16, 56, 56), base=256.0, pairing="interleaved",
+        ...     scaling=({"rope_type": "riflex", "k": 4, "L_test": 66}, None, None),
+        ... )
+        >>> np.bincount(rope.axis_map)
+        array([ 8, 28, 28])
     """
     options = axial_arguments(
-        head_dim, axes, base=base, spectrum=spectrum, freq_scale=freq_scale, inv_freq=inv_freq,
-        order=order, axis_order=axis_order, pairing=pairing, rotary_dim=rotary_dim, tiled=tiled,
+        head_dim, axes, axes_dim=axes_dim, base=base, scaling=scaling, spectrum=spectrum,
+        freq_scale=freq_scale, inv_freq=inv_freq, order=order, axis_order=axis_order,
+        pairing=pairing, rotary_dim=rotary_dim, rotary_start=rotary_start, tiled=tiled,
     )  # fmt: skip
     return FullWidthRotary.of_dims(**options) if tiled else Rotary(**options)
 

@@ -61,7 +61,7 @@ def test_missing_and_nonsense_values_are_named(rope_type):
             with pytest.raises(ValueError, match=name):
                 rotary_frequencies(64, scaling={**good, key: [-1.0] * 32})
         else:
-            for value in (0.0, -1.0, math.inf, math.nan):
+            for value in (0, -1) if key == "k" else (0.0, -1.0, math.inf, math.nan):
                 with pytest.raises(ValueError, match=name):
                     rotary_frequencies(64, scaling={**good, key: value})
         for value in ("4", True, 1j):
@@ -84,6 +84,8 @@ def test_missing_and_nonsense_values_are_named(rope_type):
         (ValueError, "'alpha'.*finite base", {"rope_type": "ntk_alpha", "alpha": 5e-324}),
         (ValueError, "'mixed_b'", {"rope_type": "ntk", "factor": 2.0, "mixed_b": -1.0}),
         (ValueError, "'long_mscale'", {**LONG_ROPE, "short_mscale": 1.2}),
+        (ValueError, "'k'.*one of the 32 pairs", {"rope_type": "riflex", "k": 33, "L_test": 66}),
+        (ValueError, "'L_test'.*more than 13.41", {"rope_type": "riflex", "k": 4, "L_test": 13}),
         (ValueError, "'axes'.*64 dims", {"rope_type": "axial", "axes": 7}),
         (ValueError, "'axes'", {"rope_type": "axial", "axes": 0}),
         (TypeError, "'axes'", {"rope_type": "axial", "axes": 2.0}),
