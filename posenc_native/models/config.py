@@ -7,7 +7,6 @@ position axes, layers without rotary encoding. transformers itself is not needed
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,7 +17,7 @@ import numpy.typing as npt
 
 from posenc_native.core.calls import arguments
 from posenc_native.core.calls.errors import did_you_mean
-from posenc_native.core.frequencies.axes import axial_arguments, mrope_axis_map
+from posenc_native.core.frequencies.axes import mrope_axis_map
 from posenc_native.core.frequencies.scaling import (
     ROTARY_SCALINGS,
     scaled_frequencies,
@@ -26,9 +25,10 @@ from posenc_native.core.frequencies.scaling import (
 )
 
 from .entries import HEAD_LIMIT, KIND_LIMIT, SIZES, named_rope_type
-from .facts import facts_of, vision_grid_name, vision_models
+from .facts import facts_of
 from .fields import BASES, HEAD_WIDTHS, HEADS, LOCAL_BASES, WIDTHS, by_layer_type, first_value
-from .layers import ConfigLayers, has_attention
+from .layers import has_attention
+from .vision import VisionConfig
 
 # Entries that may describe a rotary encoding.
 _ROTARY = ("rope_parameters", "rope_scaling", *BASES, "rotary_dim")
@@ -47,6 +47,7 @@ def rotary_arguments(
         config: a configuration object of transformers, the mapping in a config.json, or the path of
             that file or of its folder. If the model has several modalities, its ``text_config`` is
             read; its ``vision_config`` may be passed by itself, if `vision_rotary` knows the model.
+            Or a transformer of diffusers, or its configuration with the entry "_class_name".
             The rotary parameters may be in ``rope_parameters``, flat or by layer type, or in
             ``rope_theta`` and ``rope_scaling``.
         layer_type: the type of the layers, such as "full_attention" or "sliding_attention", if
@@ -101,8 +102,8 @@ class LayerGroup:
 
 
 @dataclass(frozen=True)
-class Configuration(ConfigLayers):
-    """The configuration of a language model, or of a vision encoder.
+class Configuration(VisionConfig):
+    """The configuration of a language model, a vision encoder or a diffusion transformer.
 
     The facts of its model_type add what it leaves out.
     """
@@ -204,20 +205,6 @@ class Configuration(ConfigLayers):
         return self.facts.corrects_softmax
 
     @property
-    def sees(self) -> bool:
-        """Whether it is a vision encoder of vision.json."""
-        return self._of_images() and self._vision_name in vision_models()
-
-    @property
-    def _vision_name(self) -> str:
-        return re.sub("_vision(_encoder|_model)?$", "", self.model_type)
-
-    def _of_images(self) -> bool:
-        return "vocab_size" not in self.fields and bool(
-            {"image_size", "patch_size"} & {*self.fields}
-        )
-
-    @property
     def names_a_base(self) -> bool:
         """Whether the base comes from the configuration, and not from the class of the model."""
         shared = self.rotary_parameters
@@ -245,30 +232,6 @@ class Configuration(ConfigLayers):
         if silent and not self.sees and self.facts.defaults is None:
             expected = f"an entry about a rotary encoding ({', '.join(_ROTARY)})"
             self._wrong_argument("config", expected, self._parts())
-
-    def _vision_arguments(self, layer_type: str | None, layer: int | None) -> dict[str, Any]:
-        """Arguments of Rotary for a vision encoder, all of whose layers are alike."""
-        if layer_type is not None or layer is not None:
-            expected, got = "none for a vision encoder", layer_type or layer
-            self._wrong_argument("layer_type, layer", expected, got)
-        fields = self.fields
-        head_dim = fields.get("head_dim")
-        if head_dim is None and "memory_attention_hidden_size" in fields:
-            rate = self._size(fields, "memory_attention_downsample_rate")
-            heads = rate * self._size(fields, "memory_attention_num_attention_heads")
-            head_dim = self._size(fields, "memory_attention_hidden_size") // heads
-        elif head_dim is None:
-            width = self._size(fields, "embed_dim", "hidden_size")
-            head_dim = width // self._size(fields, "num_heads", "num_attention_heads")
-        head_dim = self._head_size(head_dim)
-        base = first_value({**fields, **self.rotary_parameters}, "rope_theta")
-        changes = {} if base is None else {"base": self._positive("rope_theta", base)}
-        axial = {**vision_models()[self._vision_name], **changes}
-        result = axial_arguments(head_dim, **axial)
-        if axial.get("tiled"):
-            got = f"{self.model_type}: see vision_rotary({self._vision_name!r}, {head_dim})"
-            self._wrong("model_type", "a model with one angle per pair", got)
-        return {**result, "vision": vision_grid_name(self._vision_name, fields)}
 
     # Parameters
 

@@ -229,7 +229,7 @@ _SIZES = _table(
 SIZES = (*_SIZES,)
 
 ENTRIES = _SIZES | _table(
-    ("model_type", _text()),
+    ("model_type _class_name", _text()),
     ("num_hidden_layers n_layer n_layers num_layers", _listed_or(_LAYER)),
     ("layer_types layers_block_type mlp_layer_types", _list_of(_text(), LAYER_LIMIT)),
     ("block_types", _not_empty(_list_of(_text(), LAYER_LIMIT))),
@@ -274,6 +274,12 @@ def check_entries(function: str, fields: Mapping[str, Any]) -> None:
     if len({*(fields.get("layer_types") or ())}) > KIND_LIMIT:
         expected = f"at most {KIND_LIMIT} types"
         wrong_value(function, config_key("layer_types"), expected, "more")
+
+
+def check_axes(function: str, fields: Mapping[str, Any], dims: str, numbers: str) -> None:
+    """ValueError or TypeError unless these entries have an int, or a number, for each axis."""
+    _check(function, fields, {dims: _list_of(_HEAD, AXIS_LIMIT)})
+    _check(function, fields, {numbers: _list_of(_number(), AXIS_LIMIT)})
 
 
 def _check(

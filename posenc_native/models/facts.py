@@ -138,38 +138,57 @@ class GridRule:
     """How a vision model makes the positions of a grid of patches: ``positions`` in vision.json.
 
     Attributes:
-        axes: 2 for height and width, 3 for time, height and width.
+        axes: 2 for height and width, 3 for time, height and width, 4 with one for text after them.
         width_first: the model takes width before height.
         merge_size: m: patches come in blocks of m by m, which the model merges into one token.
-        coordinates: the argument ``grid`` of `image_coordinates`; None: patches are counted.
-        reference: its argument of this name, the size of the pretraining grid.
+        coordinates: "centers", "corners" or "index", the argument ``grid`` of `image_coordinates`.
+            "floor": counts ``i * reference // size``. "crop": the grid is resized to fit into the
+            grid `reference`, centered there, and patches are spread over it, as CogVideoX crops
+            images. "steps": ``origin + i * steps[axis]``. None: patches are counted.
+        reference: the size of the pretraining grid, for "index", "floor" and "crop".
+        origin, steps: see "steps".
+        fps: the frames per second to which the step of time belongs; None: time has no unit.
+        centered: height and width are counted from ``n // 2 - n``, so that 0 is the middle.
         first: the count of the first patch along height and width.
         row_ends: the number of tokens that end each row of patches, counted as further columns.
         before, after: positions of the model's other tokens, the same on every axis.
+        text: the tokens of a text in the same attention: their ``side`` of the patches; the
+            ``axes`` on which they are counted from ``first`` (0), while they are at 0 on others.
+            With ``after_patches`` they are counted from the end of the longer image axis; with
+            ``time_after`` the first frame comes after the last of them. None: there are none.
         note: a remark about other tokens for the explanation.
     """
 
     axes: int = 2
     width_first: bool = False
     merge_size: int = 1
-    coordinates: Literal["centers", "corners", "index"] | None = None
+    coordinates: Literal["centers", "corners", "index", "floor", "crop", "steps"] | None = None
     reference: tuple[int, ...] | None = None
+    origin: float = 0.0
+    steps: tuple[float, ...] = ()
+    fps: float | None = None
+    centered: bool = False
     first: int = 0
     row_ends: int = 0
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
+    text: Mapping[str, Any] | None = None
     note: str = ""
 
 
 @lru_cache(maxsize=1)
 def vision_grids() -> Mapping[str, GridRule]:
-    """For each vision encoder of vision.json, how it makes positions."""
+    """For each vision model of vision.json, how it makes positions."""
     return MappingProxyType(
         {
-            name: GridRule(row["axial"].get("axes", 2), **row.get("positions", {}))
+            name: GridRule(_axes(row["axial"]), **row.get("positions", {}))
             for name, row in rows("vision").items()
         }
     )
+
+
+def _axes(axial: Mapping[str, Any]) -> int:
+    return len(axial["axes_dim"]) if "axes_dim" in axial else int(axial.get("axes", 2))
 
 
 def vision_grid_name(name: str, fields: Mapping[str, Any]) -> str | None:
@@ -180,9 +199,39 @@ def vision_grid_name(name: str, fields: Mapping[str, Any]) -> str | None:
 
 @lru_cache(maxsize=1)
 def vision_models() -> Mapping[str, Mapping[str, Any]]:
-    """For each vision encoder of vision.json, the arguments of `axial_rotary` that differ.
+    """For each vision model of vision.json, the arguments of `axial_rotary` that differ.
 
-    The names are those of folders in transformers ("qwen2_5_vl", "pixtral") or of models in timm
-    ("eva02"). base is the default of the configuration. `vision_grids` says how positions are made.
+    The names are those of folders in transformers ("qwen2_5_vl", "pixtral"), of models in timm
+    ("eva02") or of models in diffusers ("flux"). base is the default of the configuration.
+    `vision_grids` says how positions are made, `vision_axial` which arguments follow from head_dim.
     """
     return MappingProxyType({name: row["axial"] for name, row in rows("vision").items()})
+
+
+@lru_cache(maxsize=1)
+def _shares() -> Mapping[str, tuple[tuple[int, ...], bool]]:
+    """For each vision model, its ``parts`` of a head and whether it is ``trailing``."""
+    return {
+        name: (row.get("parts", ()), row.get("trailing", False))
+        for name, row in rows("vision").items()
+    }
+
+
+def vision_axial(name: str, head_dim: int, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `axial_rotary` beside head_dim for a vision model, with changes.
+
+    A row of vision.json may have ``parts``: the axes share the head in these proportions, rounded
+    down to whole pairs, and the first axis takes the rest. With ``trailing`` the last dims of a
+    head are rotated.
+    """
+    parts, trailing = _shares()[name]
+    axial = {**vision_models()[name], **changes}
+    for one, other in (("axes", "axes_dim"), ("axes_dim", "axes")):  # either replaces both
+        if one in changes and other not in changes:
+            axial.pop(other, None)
+    if parts and not {"axes", "axes_dim", "rotary_dim"} & {*changes}:
+        dims = [2 * (head_dim * part // (2 * sum(parts))) for part in parts]
+        axial["axes_dim"] = (head_dim - sum(dims[1:]), *dims[1:])
+    if trailing and not {"rotary_dim", "rotary_start"} & {*changes}:
+        axial["rotary_start"] = head_dim % (2 * axial["axes"])
+    return axial

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from posenc_native.core.calls import arguments
 
+from .diffusion import CLASS, diffusion_fields
 from .entries import (
     HEAD_LIMIT,
     PART_LIMIT,
@@ -28,6 +29,9 @@ LOCAL_BASES = ("rope_local_base_freq", "local_rope_theta")  # of layers with a s
 HEAD_WIDTHS = ("head_dim", "attention_head_dim", "kv_channels")
 WIDTHS = ("hidden_size", "n_embd", "d_model")
 HEADS = ("num_attention_heads", "n_head", "n_heads", "encoder_num_attention_heads")
+
+# Entries of configurations of diffusers, beside the class.
+_OF_DIFFUSERS = {"_diffusers_version", "_use_default_values"}
 
 # Entries that hold the language model in configurations of several modalities.
 _INNER = ("text_config", "thinker_config", "language_config", "llm_config")
@@ -176,15 +180,20 @@ def read_fields(config: Any, function: str) -> Mapping[str, Any]:
     """
     if isinstance(config, (str, os.PathLike)):
         config = read_configuration(config, function)
+    own = getattr(config, "config", None)
+    if isinstance(own, Mapping):  # a model of diffusers: its configuration lacks the class
+        config = {**own, CLASS: type(config).__name__}
     if hasattr(config, "to_dict"):
         config = config.to_dict()
     if not isinstance(config, Mapping):
         expected = "a configuration object, a mapping or a path"
         arguments.wrong_type(function, "config", expected, type(config).__name__)
-    if isinstance(config.get("_class_name"), str):
-        expected = "a language model's configuration"
-        got = f"that of {config['_class_name'][:64]}, a model of diffusers"
-        arguments.wrong_value(function, config_key("_class_name"), expected, got)
+    if config.get(CLASS) is not None:
+        return diffusion_fields(config, function)
+    if _OF_DIFFUSERS & {*config}:
+        hint = f"pass the model itself, or {{**model.config, {CLASS!r}: 'FluxTransformer2DModel'}}"
+        expected = "the name of the model's class, as config.json has it"
+        arguments.wrong_value(function, config_key(CLASS), expected, "none", hint)
     fields = _language_model(config, function)
     check_entries(function, fields)
     return fields

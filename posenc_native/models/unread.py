@@ -106,6 +106,12 @@ def refuse_unread(model: Configuration, ignore: Collection[str]) -> None:
 
 
 def _at_the_top(model: Configuration) -> Iterator[UnreadEntry]:
+    if model.diffusion is not None:
+        own = {*model.diffusion.defaults, *model.diffusion.beside}
+        for key in model.fields:
+            if key not in own and len(key) <= NAME_LIMIT and _OUR_WORDS.search(key):
+                yield UnreadEntry(f"config[{key!r}]", _nearest(key, own), value=model.fields[key])
+        return
     rules = [facts.rotary_if["entry"] for facts in model_facts().values() if facts.rotary_if]
     bases = [rule["base"] for facts in model_facts().values() for rule in facts.flat.values()]
     known = {*ENTRIES, *rules, *filter(None, bases)}

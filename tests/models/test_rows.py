@@ -13,6 +13,7 @@ import posenc_native.models
 from posenc_native import Rotary
 from posenc_native.core.frequencies.axes import mrope_axis_map
 from posenc_native.core.frequencies.scaling import ROTARY_SCALINGS
+from posenc_native.models.diffusion import DiffusionFacts, diffusion_models
 from posenc_native.models.facts import (
     GridRule,
     ModelFacts,
@@ -44,14 +45,24 @@ FACTS = {
     "own_parameters": bool, "flat_unknown": bool, "rotary_dim_unread": bool, "widening": int,
     "whole_share": bool, "unrotated": bool, "scalings": list, "needs": list, "query_scale": str,
 }  # fmt: skip
-VISION = {"source*": str, "axial*": dict, "positions": dict}
+VISION = {
+    "source*": str, "axial*": dict, "parts": list, "trailing": bool, "positions": dict
+}  # fmt: skip
 AXIAL = {
+    "axes_dim": list, "scaling": list,
     "axes": int, "base": float, "spectrum": str, "freq_scale": float, "order": str,
     "axis_order": list, "pairing": str, "tiled": bool,
 }  # fmt: skip
 POSITIONS = {
     "width_first": bool, "merge_size": int, "coordinates": str, "reference": list, "first": int,
-    "row_ends": int, "before": list, "after": list, "note": str,
+    "row_ends": int, "before": list, "after": list, "note": str, "origin": float, "steps": list,
+    "fps": float, "centered": bool, "text": dict,
+}  # fmt: skip
+TEXT = {"side*": str, "axes": list, "first": int, "after_patches": bool, "time_after": bool}
+DIFFUSERS = {
+    "source*": str, "models": dict, "grid": dict, "defaults": dict, "axes_dim": str, "base": str,
+    "scaling": dict, "width": list, "all_heads": str, "beside": list, "refused": str,
+    "unrotated": bool,
 }  # fmt: skip
 # Of a scaling, beside rope_type.
 SCALING = {
@@ -106,7 +117,7 @@ def check_mrope(mrope, pairs=None):
     assert pairs in (None, len(axes))
 
 
-@pytest.mark.parametrize("name", ["facts", "presets", "vision"])
+@pytest.mark.parametrize("name", ["diffusers", "facts", "presets", "vision"])
 def test_tables_are_in_their_form(name):
     """A row once, and as scripts/model_rows.py writes it."""
     text = (FOLDER / f"{name}.json").read_text(encoding="utf-8")
@@ -117,7 +128,7 @@ def test_tables_are_in_their_form(name):
 
 
 def test_every_table_is_checked_here():
-    ours = {"facts", "presets", "vision"}
+    ours = {"diffusers", "facts", "presets", "vision"}
     assert {path.stem for path in FOLDER.glob("*.json")} == ours
     # tests/checkpoints/formats tries the rows of other engines.
     assert {path.stem for path in model_rows.TABLES} == {
@@ -219,17 +230,46 @@ def test_rows_of_vision_models(name, row):
     check(row, VISION)
     check(row["axial"], AXIAL)
     check(row.get("positions", {}), POSITIONS)
-    source = "timm, models/" if name == "eva02" else f"transformers 5.23, models/{name}"
-    assert row["source"].startswith(source)
-    assert axial_rotary(96, **row["axial"]) == axial_rotary(96, **vision_models()[name])
+    check(row.get("positions", {}).get("text", {"side": "before"}), TEXT)
+    sources = ("timm, models/eva", f"transformers 5.23, models/{name}", "diffusers 0.42, models/")
+    assert row["source"].startswith(sources)
+    assert axial_rotary(192, **row["axial"]) == axial_rotary(192, **vision_models()[name])
+    assert len(row.get("parts", "xyz")) == 3
 
 
 def test_the_schema_of_positions_is_that_of_the_class():
     assert {field.name for field in dataclasses.fields(GridRule)} == {"axes", *POSITIONS}
 
 
+@pytest.mark.parametrize(("name", "row"), rows("diffusers"))
+def test_rows_of_diffusers(name, row):
+    check(row, DIFFUSERS)
+    assert len({"models", "refused", "unrotated"} & set(row)) == 1
+    assert set(row.get("models", {})) <= set(vision_models())
+    assert set(row.get("grid", {})) <= set(row.get("models", {}))
+    conditions = [*row.get("models", {}).values(), *row.get("grid", {}).values()]
+    entries = {key for values in conditions for key in values} | {*row.get("width", [])}
+    entries |= {row[key] for key in ("axes_dim", "base", "all_heads") if key in row}
+    entries |= {row["scaling"]["entry"]} if "scaling" in row else set()
+    entries |= set() if "width" in row or "models" not in row else {"attention_head_dim"}
+    assert entries == set(row.get("defaults", {}))
+
+
+def test_the_schema_of_diffusers_is_that_of_the_class():
+    assert {field.name for field in dataclasses.fields(DiffusionFacts)} == {
+        key.rstrip("*") for key in DIFFUSERS
+    }
+    assert list(table("diffusers")) == sorted(table("diffusers")) == list(diffusion_models())
+
+
 def test_what_is_read_cannot_be_changed():
-    for read in (model_facts(), vision_models(), vision_grids(), Rotary.presets()):
+    for read in (
+        model_facts(),
+        diffusion_models(),
+        vision_models(),
+        vision_grids(),
+        Rotary.presets(),
+    ):
         with pytest.raises(TypeError):
             read["mine"] = None
     with pytest.raises(AttributeError):

@@ -253,11 +253,13 @@ def _pairing_difference(case: Case) -> Iterator[str]:
     rotary, model = case.rotary, case.model
     if rotary is None:
         return
+    sees = model.sees or rotary.vision is not None
     if rotary.pairing == "interleaved":
+        worse = "images get" if sees else "the text gets"
         yield (
             "Neighboring dims form pairs. Weights converted for the half pairing have the rows of "
-            "their projections in another order. With the wrong pairing nothing fails, but the "
-            "text gets worse."
+            "their projections in another order. With the wrong pairing nothing fails, but "
+            f"{worse} worse."
         )
         if model.latent:
             yield (
@@ -266,7 +268,7 @@ def _pairing_difference(case: Case) -> Iterator[str]:
             )
     if (rotary.inv_freq < 0).any():
         yield "The model rotates backward: by minus the angle that other models use."
-    if rotary.rotary_start:
+    if rotary.rotary_start and not sees:
         yield (
             "The rotated dims are the last of the head. DeepSeek-V4 also rotates the attention "
             "output back at the position of the query, because its values are its keys."

@@ -32,12 +32,13 @@ def explain(config: Any) -> Explanation:
     """Say in plain words how a model rotates, and where engines are known to disagree about it.
 
     Args:
-        config: a transformers configuration, its mapping, or a path: of a config.json, of a GGUF or
-            ONNX file, of Meta's or Mistral's params.json, of Megatron-LM's arguments as JSON or
-            YAML, of settings of torchtitan, torchtune, TensorRT-LLM, vLLM or SGLang, or of the
-            folder of such a file. Also the name of a preset, or a `Rotary`. The content shows the
-            format; if it does not, ``"megatron:path"`` names it. ``'path+{"rope_scaling": ...}'``
-            adds overrides to a Hugging Face configuration: what they do not name stays.
+        config: a transformers configuration, its mapping, a transformer of diffusers (or its
+            mapping with "_class_name"), or a path: of a config.json, of a GGUF or ONNX file, of
+            Meta's or Mistral's params.json, of Megatron-LM's arguments as JSON or YAML, of settings
+            of torchtitan, torchtune, TensorRT-LLM, vLLM or SGLang, or of the folder of such a file.
+            Also the name of a preset, or a `Rotary`. The content shows the format; if it does not,
+            ``"megatron:path"`` names it. ``'path+{"rope_scaling": ...}'`` adds overrides to a
+            Hugging Face configuration: what they do not name stays.
 
     Returns:
         An ``Explanation``. For every group of layers that rotate alike it has their `Rotary`, the

@@ -88,6 +88,7 @@ class Ground:
 
 
 TRANSFORMERS = Ground("run", "transformers", "5.23.0")
+DIFFUSERS = Ground("run", "diffusers", "0.42.0")
 
 
 class RoundingError(NamedTuple):

@@ -22,6 +22,8 @@ from posenc_native.models.facts import GridRule, vision_grids
 from .grids import add_unrotated_tokens, grid_positions, image_coordinates, positive_size
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from typing_extensions import TypedDict, Unpack
 
     from posenc_native.core.calls.kinds import Array, Device, Dtype, NumPyDtype, Tensor, TorchDtype
@@ -33,11 +35,14 @@ if TYPE_CHECKING:
         merge_size: int | None
         before: int | None
         after: int | None
+        text: int
+        fps: float | None
 
 
 __all__ = ["ModelGrid", "checked_vision", "grid_axes", "grid_words"]
 
 _FUNCTION = "Rotary.grid"
+_AXES = ("time", "height", "width", "text")
 
 
 @answer_methods
@@ -67,6 +72,8 @@ class ModelGrid:
         merge_size: int | None = None,
         before: int | None = None,
         after: int | None = None,
+        text: int = 0,
+        fps: float | None = None,
         dtype: Any = None,
         device: Any = None,
     ) -> Any:
@@ -74,7 +81,8 @@ class ModelGrid:
 
         `vision_rotary`, and ``Rotary.from_config`` of a vision encoder, know the model, and
         `explain` says its rule: counts from 0 or 1, or coordinates between -1 and 1 (DINOv3); rows
-        one after another, or blocks of patches that are merged (Qwen-VL).
+        one after another, or blocks of patches that are merged (Qwen-VL); patches after a text
+        (Flux) or before it (HunyuanVideo).
 
         Args:
             height, width: the size of the image in patches, before any are merged.
@@ -86,20 +94,27 @@ class ModelGrid:
                 the patches. Default: those for which the model itself makes a position, such as the
                 class token of Llama 4. The class and register tokens of DINOv3 bypass its rotation
                 and have none by default; q and k with these tokens need ``before=5``.
+            text: the number of text tokens in the attention of a diffusion transformer, where the
+                model has them: before the patches, at position 0 (Flux, CogVideoX) or counted
+                (Qwen-Image, Lumina 2, Flux 2), or after them (HunyuanVideo, Z-Image).
+            fps: frames per second, for a model whose time has a unit (LTX-Video, Cosmos). Default:
+                the rate that the model takes as usual.
             dtype: of coordinates: float32 (default) or float64, of NumPy or torch. Counts are int64
                 with any dtype.
             device: a torch device makes the result a tensor, as a torch dtype does.
 
         Returns:
-            ``[A, before + N + after]``, N = frames * height * width, for calls of this rotation. A
-            is 2, or 3 for a model with an axis of time.
+            ``[A, before + text + N + after]``, N = frames * height * width, for calls of this
+            rotation. A is 2, 3 for a model with an axis of time, or 4 with one for text (Flux 2).
 
         Raises:
             ValueError: no vision model made this rotation; sizes are negative, or no multiples of
-                merge_size; or frames of a model that has other tokens in each image.
+                merge_size; frames of a model that has other tokens in each image; text or fps for a
+                model without.
             TypeError: a size is not an integer, or a dtype is not supported.
 
-        Source: the vision encoders in transformers and timm, and their image processors.
+        Source: the vision encoders in transformers and timm, and their image processors; the
+        transformers and pipelines of diffusers.
 
         Example:
             >>> import posenc_native as pn
@@ -109,10 +124,14 @@ class ModelGrid:
             >>> pn.rotary.vision_rotary("llama4", 88).grid(2, 2)  # counts from 1; the class token
             array([[1, 1, 2, 2, 0],
                    [1, 2, 1, 2, 0]])
+            >>> pn.rotary.vision_rotary("qwen_image", 128).grid(1, 3, text=2)  # 0 in the middle
+            array([[ 1,  2,  0,  0,  0],
+                   [ 1,  2, -1, -1, -1],
+                   [ 1,  2, -2, -1,  0]])
         """
         return _grid(
             self._grid_model(), height, width, frames=frames, merge_size=merge_size, before=before,
-            after=after, dtype=dtype, device=device,
+            after=after, text=text, fps=fps, dtype=dtype, device=device,
         )  # fmt: skip
 
     @constant
@@ -143,6 +162,8 @@ def _grid(
     merge_size: Any,
     before: Any,
     after: Any,
+    text: Any,
+    fps: Any,
     dtype: Any,
     device: Any,
 ) -> Any:
@@ -165,27 +186,39 @@ def _grid(
             wrong_value(_FUNCTION, name, expected, length)
         lengths.append(length)
     frames = arguments.length(_FUNCTION, "frames", frames)
+    text = arguments.length(_FUNCTION, "text", text)
+    if rule.text is None and text:
+        wrong_value(_FUNCTION, "text", f"0 for {model}, which gives no position to a text", text)
+    if fps is not None:
+        fps = arguments.positive_number(_FUNCTION, "fps", fps)
+        if rule.fps is None:
+            wrong_value(_FUNCTION, "fps", f"None for {model}, whose time has no unit", fps)
     own = (rule.before if before is None else (), rule.after if after is None else ())
     if rule.axes == 2 and frames != 1 and any(own):
         expected = f"1 for {model}, each of whose images has other tokens too"
         wrong_value(_FUNCTION, "frames", expected, frames)
     lengths[-1] += rule.row_ends
-    sizes = lengths if rule.axes == 2 else [frames, *lengths]
+    sizes = (lengths, [frames, *lengths], [frames, *lengths, 1])[rule.axes - 2]
     with named(_FUNCTION):
-        if rule.coordinates is None:
-            # A torch dtype without a device means the default device, as everywhere in torch.
-            where = arrays.arange(0).device if arrays.is_torch else None
-            positions: Any = grid_positions(sizes, merge_size=merge, device=where) + rule.first
-        else:
-            positions = image_coordinates(
+        if rule.coordinates in ("centers", "corners", "index"):
+            positions: Any = image_coordinates(
                 sizes, grid=rule.coordinates, reference=rule.reference, dtype=arrays.dtype,
                 device=arrays.device,
             )  # fmt: skip
+        else:
+            positions = _placed(rule, arrays, sizes, merge, text, fps)
         xp = arrays.xp
         if rule.width_first:
             positions = xp.stack([positions[1], positions[0]])
         if rule.axes == 2 and frames != 1:
             positions = xp.tile(positions, (1, frames))
+        if text:
+            beside = arrays.arange(text) + _first_of_text(rule, lengths)
+            beside = beside.to(positions) if arrays.is_torch else beside.astype(positions.dtype)
+            counted = rule.text.get("axes", ()) if rule.text else ()
+            beside = xp.stack([beside * int(axis in counted) for axis in range(rule.axes)])
+            parts = [beside, positions] if _text_is(rule, "before") else [positions, beside]
+            positions = xp.concatenate(parts, -1)
         if any(own):
             options = {"device": positions.device} if arrays.is_torch else {}
             rows = [xp.asarray(row, dtype=positions.dtype, **options) for row in own]
@@ -196,6 +229,77 @@ def _grid(
             before=0 if before is None else before,
             after=0 if after is None else after,
         )
+
+
+def _placed(
+    rule: GridRule, arrays: Arrays, sizes: list[int], merge: int, text: int, fps: float | None
+) -> Any:
+    """Positions [A, N] of patches that are counted, or placed by their count."""
+    # A torch dtype without a device means the default device, as everywhere in torch.
+    where = arrays.arange(0).device if arrays.is_torch else None
+    counts: Any = grid_positions(sizes, merge_size=merge, device=where)
+    starts = [rule.first] * rule.axes
+    image = _image_axes(rule)
+    for axis in image if rule.centered else ():
+        starts[axis] -= sizes[axis] - sizes[axis] // 2
+    if _text_is(rule, "time_after"):
+        starts[0] += _first_of_text(rule, sizes) + text
+    placed = [count + start for count, start in zip(counts, starts, strict=True)]
+    if rule.coordinates == "floor":
+        for axis, size in zip(image, rule.reference or (), strict=True):
+            placed[axis] = placed[axis] * size // max(sizes[axis], 1)
+    if rule.coordinates not in ("steps", "crop"):
+        return arrays.xp.stack(placed)
+    lines = [(0.0, 1.0)] * rule.axes
+    if rule.coordinates == "crop":
+        crop = _crop([sizes[axis] for axis in image], rule.reference or ())
+        for axis, line in zip(image, crop, strict=True):
+            lines[axis] = line
+    else:
+        lines = [(rule.origin, step) for step in rule.steps]
+        if rule.fps is not None and fps is not None:
+            lines[0] = rule.origin, rule.steps[0] * rule.fps / fps
+    rows = [arrays.wide(row) * step + start
+            for row, (start, step) in zip(placed, lines, strict=True)]  # fmt: skip
+    return arrays.rounded(arrays.xp.stack(rows))
+
+
+def _image_axes(rule: GridRule) -> tuple[int, int]:
+    """The axes of height and width."""
+    return (0, 1) if rule.axes == 2 else (1, 2)
+
+
+def _text_is(rule: GridRule, word: str) -> bool:
+    """Whether a text is on this side, or its rule has this word."""
+    text = rule.text or {}
+    return text.get("side") == word or bool(text.get(word))
+
+
+def _first_of_text(rule: GridRule, sizes: list[int]) -> int:
+    """The position of the first token of a text; sizes end with height and width."""
+    if _text_is(rule, "after_patches"):
+        return max(size // 2 if rule.centered else size for size in sizes[-2:])
+    return int((rule.text or {}).get("first", 0))
+
+
+def _crop(sizes: list[int], reference: tuple[int, ...]) -> list[tuple[float, float]]:
+    """The first coordinate of height and of width, and the step, in a grid of a reference size.
+
+    The grid is resized to fit into the reference, and centered in it. Its patches are spread over
+    the part [start, stop) that it covers, as ``get_3d_rotary_pos_embed`` of diffusers has it.
+    """
+    height, width = (max(size, 1) for size in sizes)
+    rows, columns = reference
+    if height / width > rows / columns:
+        covered = rows, round(rows / height * width)
+    else:
+        covered = round(columns / width * height), columns
+    lines = []
+    for size, whole, part in zip((height, width), reference, covered, strict=True):
+        start = round((whole - part) / 2.0)
+        last = (start + part) * (size - 1) / size
+        lines.append((float(start), (last - start) / max(size - 1, 1)))
+    return lines
 
 
 # A constant, because torch.compile cannot trace the reading of a table.
@@ -218,7 +322,7 @@ def grid_axes(model: str) -> tuple[str, ...]:
     """The names of a vision model's axes, in their order."""
     rule = vision_grids()[model]
     image = ("width", "height") if rule.width_first else ("height", "width")
-    return image if rule.axes == 2 else ("time", *image)
+    return (image, ("time", *image), ("time", *image, "text"))[rule.axes - 2]
 
 
 def grid_words(model: str) -> str:
@@ -227,11 +331,22 @@ def grid_words(model: str) -> str:
     *others, last = grid_axes(model)
     axes = f"{', '.join(others)} and {last}"
     parts = [f"counted from {rule.first}"]
+    if rule.centered:
+        parts = ["counted, on height and width from -(n - n // 2), so that 0 is the middle"]
+    size = " x ".join(map(str, rule.reference or ()))
     if rule.coordinates == "centers":
         parts = ["coordinates in [-1, 1] of the centers of patches"]
-    if rule.reference is not None:
-        size = " x ".join(map(str, rule.reference))
+    elif rule.coordinates == "index":
         parts[0] += f" and stretched to the {size} patches of the pretraining"
+    elif rule.coordinates == "floor":
+        parts[0] += f" and stretched to {size}, rounded down"
+    elif rule.coordinates == "crop":
+        parts[0] += f", and spread over the part of {size} patches that the image fits into"
+    elif rule.coordinates == "steps":
+        steps = ", ".join(f"{step:g}" for step in rule.steps)
+        parts = [f"coordinates from {rule.origin:g} in steps of {steps}"]
+    if rule.fps is not None:
+        parts.append(f"time at {rule.fps:g} frames per second unless fps= says otherwise")
     if rule.merge_size > 1:
         parts.append(f"patches in blocks of {rule.merge_size} x {rule.merge_size}")
     if rule.row_ends:
@@ -240,6 +355,23 @@ def grid_words(model: str) -> str:
         if values:
             those = ", ".join(map(str, values))
             parts.append(f"other tokens {side} the patches at {those}")
+    if rule.text is not None:
+        parts.append(f"text=n tokens {_text_words(rule)}")
     if rule.note:
         parts.append(rule.note)
     return f"Positions of patches, rope.grid(height, width): {axes}; {'; '.join(parts)}."
+
+
+def _text_words(rule: GridRule) -> str:
+    """Where the tokens of a text are."""
+    text: Mapping[str, Any] = rule.text or {}
+    where = f"{text['side']} the patches"
+    axes = text.get("axes", ())
+    if not axes:
+        return f"{where}, not rotated"
+    start = str(text.get("first", 0))
+    if _text_is(rule, "after_patches"):
+        start = "the end of the longer side"
+    on = "all axes" if len(axes) == rule.axes else " and ".join(_AXES[axis] for axis in axes)
+    later = ", and the patches come after them in time" if _text_is(rule, "time_after") else ""
+    return f"{where}, counted from {start} on {on}{later}"

@@ -226,7 +226,8 @@ class Rotary(Verbs, ModelGrid):
         """The rotation of a Hugging Face model; `explain` describes it in words.
 
         Args:
-            config: a transformers configuration, its dict, or the path of a config.json.
+            config: a transformers configuration, its dict, or the path of a config.json; or a
+                transformer of diffusers, or its configuration with the entry "_class_name".
             layer_type: the type of the layers, if layers differ ("full_attention",
                 "sliding_attention").
             layer: the number of a layer, in place of its type.

@@ -30,7 +30,7 @@ from posenc_native.core.calls.arguments import wrong_value
 from posenc_native.core.frequencies.axes import axial_arguments
 from posenc_native.core.frequencies.frequencies import frequencies
 from posenc_native.engines.arrays import Arrays
-from posenc_native.models.facts import vision_models
+from posenc_native.models.facts import vision_axial, vision_models
 
 from .full_width import FullWidthRotary
 from .rotary import Rotary
@@ -132,17 +132,19 @@ def axial_rotary(
 
 
 def vision_rotary(model: str, head_dim: int, **changes: Any) -> Rotary | FullWidthRotary:
-    """How the vision encoder of a published model rotates.
+    """How the vision encoder, or the diffusion transformer, of a published model rotates.
 
     The table VISION_MODELS, posenc_native/models/vision.json, lists for each model the arguments
     that differ from the defaults of `axial_rotary`, and how the model makes positions. The method
-    ``grid`` of the result makes them: some models count patches from 1, order them in blocks, or
-    have coordinates between -1 and 1, so that `grid_positions` are wrong for them.
+    ``grid`` of the result makes them: some models count patches from 1, order them in blocks, have
+    coordinates between -1 and 1 or a text beside the patches, so that `grid_positions` are wrong
+    for them.
 
     Args:
-        model: the name of its folder in transformers ("qwen2_5_vl", "pixtral", "dinov3_vit") or in
-            timm ("eva02").
-        head_dim: width of a head.
+        model: the name of its folder in transformers ("qwen2_5_vl", "pixtral", "dinov3_vit"), or of
+            a model in timm ("eva02") or diffusers ("flux", "wan", "hunyuan_video", "ltx_video",
+            "qwen_image", "cogvideox" ...).
+        head_dim: width of a head; for "ltx_video", of all heads together, which it rotates as one.
         changes: arguments of `axial_rotary` that replace those of the model, such as another base.
 
     Returns:
@@ -153,7 +155,7 @@ def vision_rotary(model: str, head_dim: int, **changes: Any) -> Rotary | FullWid
         ValueError: the model or a change is unknown, or sizes do not fit.
         TypeError: an argument has a wrong type.
 
-    Source: the vision encoders in transformers and timm.
+    Source: the vision encoders in transformers and timm; the transformers in diffusers.
 
     Example:
         >>> import numpy as np
@@ -165,6 +167,9 @@ def vision_rotary(model: str, head_dim: int, **changes: Any) -> Rotary | FullWid
         4
         >>> q = k = np.ones((1, 2, 15, 8), np.float32)
         >>> q, k = rope(q, k, rope.grid(3, 5))
+        >>> flux = pn.rotary.vision_rotary("flux", 128)
+        >>> flux.grid(64, 64, text=512).shape  # of text, then of patches
+        (3, 4608)
     """
     models = vision_models()
     arguments.check_known_name(
@@ -175,7 +180,8 @@ def vision_rotary(model: str, head_dim: int, **changes: Any) -> Rotary | FullWid
         if name not in names:
             expected = f"arguments of axial_rotary, {', '.join(names)}"
             wrong_value("vision_rotary", "changes", expected, name)
-    settings = {**models[model], **changes}
+    head_dim = arguments.size("vision_rotary", "head_dim", head_dim)
+    settings = vision_axial(model, head_dim, changes)
     options = {**axial_arguments(head_dim, **settings), "vision": model}
     return FullWidthRotary.of_dims(**options) if settings.get("tiled") else Rotary(**options)
 

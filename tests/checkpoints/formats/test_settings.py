@@ -478,19 +478,6 @@ def test_a_number_with_an_exponent_is_a_number_in_yaml(text: str, tmp_path: Path
         pn.explain(path)
 
 
-@pytest.mark.parametrize(
-    "entries",
-    [
-        {"_class_name": "FluxTransformer2DModel", "axes_dims_rope": [16, 56, 56]},
-        {"_class_name": "Ideogram4Transformer2DModel", "mrope_section": [24, 20, 20]},
-    ],
-)
-def test_a_model_of_diffusers_is_no_language_model(entries: dict[str, Any]) -> None:
-    sizes = {"attention_head_dim": 128, "num_attention_heads": 24, "rope_theta": 1e4}
-    with pytest.raises(ValueError, match=f"got that of {entries['_class_name']}"):
-        pn.explain({**sizes, **entries})
-
-
 @pytest.mark.parametrize("key", ["axes_dims_rope", "rope_axes_dim", "axes_dim", "rope_dim_list"])
 def test_axes_of_an_unknown_model_are_not_dropped(key: str) -> None:
     config = {"head_dim": 64, "rope_theta": 1e4, key: [16, 24, 24]}

@@ -15,6 +15,7 @@ from outside import module, timm_layers
 
 import posenc_native as pn
 from posenc_native.models.facts import vision_models
+from posenc_native.models.rows import rows
 
 # --- Axial
 
@@ -56,9 +57,13 @@ def axial_config(head_dim, base, **more):
     )  # fmt: skip
 
 
+# Diffusion transformers are run in test_diffusion_models.py.
+ENCODERS = [
+    name for name, row in rows("vision").items() if not row["source"].startswith("diffusers")
+]
 # Those that are applied to [s, h, d] by a function of one name and signature.
 PACKED_MODELS = sorted(
-    set(vision_models())
+    set(ENCODERS)
     - {"pixtral", "neomme", "gemma4", "dinov3_vit", "sam2_video", "edgetam_video",
        "sam3_tracker_video", "llama4", "eva02", "vjepa2"}
 )  # fmt: skip

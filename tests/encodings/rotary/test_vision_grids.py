@@ -15,7 +15,8 @@ from axes_cases import normal
 from outside import module, timm_layers
 
 import posenc_native as pn
-from posenc_native.models.facts import vision_models
+from posenc_native.models.facts import vision_grids, vision_models
+from posenc_native.models.rows import rows
 
 HEIGHT, WIDTH = 4, 6
 
@@ -255,13 +256,17 @@ OTHER_FORMS = {
 }  # fmt: skip
 
 
+# Diffusion transformers are run in test_diffusion_models.py.
+ENCODERS = [
+    name for name, row in rows("vision").items() if not row["source"].startswith("diffusers")
+]
 # Ten seconds each, for imports of their models of sound; their rules are those of Qwen-VL.
 SLOW = ("qwen2_5_omni", "qwen3_omni_moe")
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in vision_models()],
+    [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in ENCODERS],
 )
 def test_grid_as_the_model_makes_it(name):
     ours, theirs = OTHER_FORMS.get(name, in_the_model)(name)
@@ -273,7 +278,7 @@ def test_grid_as_the_model_makes_it(name):
 @pytest.mark.parametrize("name", vision_models())
 def test_grid_for_numpy_and_torch(name):
     torch = module("torch")
-    rope = pn.rotary.vision_rotary(name, 96)
+    rope = pn.rotary.vision_rotary(name, 192)
     array = rope.grid(HEIGHT, WIDTH)
     assert isinstance(array, np.ndarray)
     assert array.dtype in (np.int64, np.float32)
@@ -284,7 +289,7 @@ def test_grid_for_numpy_and_torch(name):
     ):  # fmt: skip
         np.testing.assert_array_equal(tensor, array)
         assert tensor.numpy().dtype == array.dtype
-    axes = 3 if "axes" in vision_models()[name] else 2
+    axes = vision_grids()[name].axes
     alone = rope.grid(HEIGHT, WIDTH, before=0, after=0)
     assert array.shape[0] == axes
     around = rope.grid(HEIGHT, WIDTH, before=2, after=1)
@@ -354,6 +359,16 @@ BAD_GRIDS = [
      lambda: pn.rotary.vision_rotary("dinov3_vit", 32).grid(2, 4, merge_size=2)),
     (ValueError, "Rotary.grid: frames: expected 1 for llama4, .* got 2",
      lambda: pn.rotary.vision_rotary("llama4", 32).grid(2, 2, frames=2)),
+    (ValueError, "Rotary.grid: text: expected 0 for wan, which gives no position to a text, got 2",
+     lambda: pn.rotary.vision_rotary("wan", 64).grid(2, 2, text=2)),
+    (TypeError, "Rotary.grid: text: expected an int",
+     lambda: pn.rotary.vision_rotary("flux", 128).grid(2, 2, text=2.0)),
+    (ValueError, "Rotary.grid: fps: expected None for flux, whose time has no unit, got 24",
+     lambda: pn.rotary.vision_rotary("flux", 128).grid(2, 2, fps=24)),
+    (ValueError, "Rotary.grid: fps: expected",
+     lambda: pn.rotary.vision_rotary("cosmos", 64).grid(2, 2, fps=0)),
+    (ValueError, "Rotary.grid: merge_size: expected 1 for cogvideox, which orders patches by rows",
+     lambda: pn.rotary.vision_rotary("cogvideox", 64).grid(2, 2, merge_size=2)),
     (TypeError, "Rotary.grid: width: expected an int, got float",
      lambda: pn.rotary.vision_rotary("pixtral", 32).grid(2, 2.0)),
     (ValueError, "Rotary.grid: before: expected an int",

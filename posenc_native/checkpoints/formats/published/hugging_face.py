@@ -8,7 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from posenc_native.checkpoints.formats.description import TRANSFORMERS, Description, Ground, Unknown
+from posenc_native.checkpoints.formats.description import (
+    DIFFUSERS,
+    TRANSFORMERS,
+    Description,
+    Ground,
+    Unknown,
+)
 from posenc_native.checkpoints.formats.form import Format
 from posenc_native.checkpoints.formats.written import (
     Written,
@@ -70,14 +76,14 @@ def described(
             f"{rotation['base']:,.10g}" for rotation in rotating if "base" in rotation
         )
         unknown.append(Unknown("base", f"the model's class defaults to {' and '.join(bases)}"))
-    if model.layer_count is None:
+    if model.layer_count is None and model.diffusion is None:
         unknown.append(Unknown("layer_count"))
     length = model.fields.get("max_position_embeddings")
     latent = model.fields.get("qk_rope_head_dim")
     return Description(
         source=source,
         format=form,
-        engine=engine,
+        engine=engine if model.diffusion is None else DIFFUSERS.engine,
         model_type=model.model_type if model.fields.get("model_type") else "",
         groups=groups,
         layer_count=model.layer_count,
@@ -99,6 +105,8 @@ def described(
 def _ground(model: Configuration) -> Ground:
     if not model.fields.get("model_type"):
         return Ground("derived", why="the rules that the models of transformers share")
+    if model.diffusion is not None:
+        return DIFFUSERS
     if model.sees or _was_run(model):
         return TRANSFORMERS
     why = f"transformers was not run with a model of type {model.model_type[:64]}"
