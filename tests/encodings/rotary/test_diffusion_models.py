@@ -29,10 +29,11 @@ from diffusers_models import (  # noqa: E402
 )
 
 
-def of_cogvideox(rows, columns):
+def of_cogvideox(rows, columns, make=cogvideox):
     """Tables as the pipeline makes them for an image of another size than in training."""
     crop = module("diffusers.pipelines.cogvideo.pipeline_cogvideox").get_resize_crop_region_for_grid
-    model, inputs = cogvideox(sample_width=90, sample_height=60)
+    model, inputs = make()
+    model.register_to_config(sample_width=90, sample_height=60)
     tables = embeddings.get_3d_rotary_pos_embed(
         32, crop((rows, columns), 45, 30), (rows, columns), FRAMES
     )
@@ -77,6 +78,7 @@ CASES = {
     "flux": ("flux", MODELS["Flux"], IMAGE_TEXT),
     "chroma": ("flux", MODELS["Chroma"], IMAGE_TEXT),
     "bria": ("flux", MODELS["Bria"], IMAGE_TEXT),
+    "krea2": ("flux", MODELS["Krea2"], IMAGE_TEXT),
     "flux2": ("flux2", MODELS["Flux2"], IMAGE_TEXT),
     "qwen_image": ("qwen_image", MODELS["QwenImage"], IMAGE_TEXT),
     "lumina2": ("lumina2", of_lumina2, IMAGE_TEXT),
@@ -87,6 +89,7 @@ CASES = {
     "hunyuan_image": ("hunyuan_image", MODELS["HunyuanImage"], {"text": 4 + TEXT}),
     "hunyuan_video": ("hunyuan_video", MODELS["HunyuanVideo"], VIDEO_TEXT),
     "hunyuan_video15": ("hunyuan_video", MODELS["HunyuanVideo15"], {**VIDEO, "text": 3 + 4 + TEXT}),
+    "motif": ("hunyuan_video", MODELS["MotifVideo"], VIDEO_TEXT),
     "wan": ("wan", MODELS["Wan"], VIDEO),
     "wan_vace": ("wan", MODELS["WanVACE"], VIDEO),
     "wan_animate": ("wan", MODELS["WanAnimate"], {"frames": 3}),
@@ -97,6 +100,8 @@ CASES = {
     "cogvideox, wide": (
         "cogvideox", lambda: of_cogvideox(3, 9), {**VIDEO_TEXT, "height": 3, "width": 9}
     ),
+    "consis_id": ("cogvideox", lambda: of_cogvideox(4, 5, MODELS["ConsisID"]), VIDEO_TEXT),
+    "easy_animate": ("cogvideox", MODELS["EasyAnimate"], VIDEO_TEXT),
     "cogvideox15": ("cogvideox15", MODELS["CogVideoX15"], IMAGE_TEXT),
     "ltx_video": ("ltx_video", MODELS["LTX"], VIDEO),
 }  # fmt: skip
@@ -127,7 +132,7 @@ def queries(monkeypatch, model, inputs, rotated):
 
     embedding = None
     if "image_rotary_emb" not in inputs:
-        names = ("pos_embed", "rope", "rope_embedder")
+        names = ("pos_embed", "rope", "rope_embedder", "rope_embedding", "rotary_emb")
         embedding = next(getattr(model, name) for name in names if hasattr(model, name))
     with monkeypatch.context() as patched, torch.no_grad():
         patched.setattr(torch.nn.functional, "scaled_dot_product_attention", look)
@@ -173,6 +178,19 @@ def test_the_model_rotates_so(monkeypatch, case):
     others = np.delete(np.arange(rope.head_dim), np.arange(start, end))
     assert torch.equal(ours[..., others], theirs[..., others])
     assert (ours - x).abs().max() > 0.1
+
+
+def test_tables_of_linear_attention():
+    """SANA-Video rotates in an attention of its own, by the tables of Wan."""
+    model, inputs = MODELS["SanaVideo"]()
+    rope = pn.Rotary.from_config(model)
+    hidden = inputs["hidden_states"]
+    frames, rows, columns = np.array(hidden.shape[2:]) // model.config.patch_size
+    theirs = model.rope(hidden)
+    for ours, table in zip(
+        rope.tables(rope.grid(rows, columns, frames=frames)), theirs, strict=True
+    ):
+        np.testing.assert_allclose(ours.repeat(2, -1), table[0, :, 0], rtol=0, atol=2.5 * 2.0**-24)
 
 
 def test_every_row_of_diffusers_is_run():
