@@ -19,7 +19,7 @@ from posenc_native.core.calls import arguments
 from posenc_native.core.calls.arguments import is_tensor, is_torch_dtype, wrong_type, wrong_value
 
 from . import late
-from .plain.numbers import readable
+from .plain.numbers import at_or_below, readable
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
@@ -280,15 +280,14 @@ class Arrays:
 
     def steps(self, steps: list[int], values: Any) -> Any:
         """The number of ascending steps at or below each value, int64."""
-        if self.is_torch:
-            bounds = self.xp.tensor(steps, device=self.device)
-            if self._mesh is None:
-                return self.xp.searchsorted(bounds, values.contiguous(), side="right")
-            from .torch.sharded.cut import elementwise
+        if not self.is_torch:
+            return at_or_below(np.array(steps), values)
+        bounds = self.xp.tensor(steps, device=self.device)
+        if self._mesh is None:
+            return at_or_below(bounds, values)
+        from .torch.sharded.cut import elementwise
 
-            # torch has no DTensor rule for searchsorted.
-            return elementwise(lambda x: self.xp.searchsorted(bounds, x, side="right"), values)
-        return np.asarray(np.searchsorted(np.array(steps), values, side="right"), np.int64)
+        return elementwise(lambda x: at_or_below(bounds, x), values)  # torch has no DTensor rule
 
     def _cast(self, values: Any, dtype: Any) -> Any:
         if self.is_torch:

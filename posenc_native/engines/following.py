@@ -1,4 +1,4 @@
-"""Whether autograd, forward mode, torch.func or torch.compile is tracking a computation."""
+"""Whether autograd, forward mode, torch.func, torch.compile or an export tracks a computation."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+
+from posenc_native.core.calls.constants import constant
 
 
 def needs_grad(*tensors: Tensor) -> bool:
@@ -36,6 +38,13 @@ def forward_mode() -> bool:
 def tracing() -> bool:
     """Whether torch.compile, torch.export or a transform of torch.func is active."""
     return torch.compiler.is_compiling() or functorch_active()
+
+
+@constant
+def exports_to_onnx() -> bool:
+    """Whether torch.onnx.export is tracing: ONNX has none of the operators of this package."""
+    # torch.compile would take torch's answer for False, and export traces with it at times.
+    return torch.onnx.is_in_onnx_export()
 
 
 functorch_active: Callable[[], bool] = getattr(

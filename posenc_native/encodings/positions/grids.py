@@ -13,6 +13,7 @@ from posenc_native.core.calls import arguments
 from posenc_native.core.calls.arguments import is_tensor, wrong_type, wrong_value
 from posenc_native.core.calls.constants import constant_without_tensors
 from posenc_native.engines.arrays import Arrays, of_wholes
+from posenc_native.engines.plain.numbers import at_or_below
 
 if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack
@@ -415,7 +416,7 @@ def nth_of(arrays: Arrays, counts: Any, nth: Any) -> tuple[Any, Any]:
     counts: the numbers of cells of n > 0 grids. Cells after the last grid count as part of it.
     """
     ends = counts.cumsum(0)
-    grid = arrays.xp.searchsorted(ends, nth, side="right").clip(max=counts.shape[0] - 1)
+    grid = at_or_below(ends, nth).clip(max=counts.shape[0] - 1)
     return grid, nth - (ends - counts)[grid]
 
 

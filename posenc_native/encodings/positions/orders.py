@@ -19,6 +19,7 @@ import numpy.typing as npt
 from posenc_native.core.calls import arguments
 from posenc_native.core.calls.arguments import wrong_value
 from posenc_native.engines.arrays import Arrays
+from posenc_native.engines.plain.numbers import at_or_below
 
 if TYPE_CHECKING:
     from posenc_native.core.calls.kinds import ShardOrder
@@ -106,7 +107,7 @@ def packed_tokens(arrays: Arrays, bounds: Any, total: int, share: Share) -> Toke
     if share.order == "zigzag":
         # Each sequence is cut alike, so the bounds on each rank are those of the row / ranks.
         local_bounds = edges // ranks
-        segments = xp.searchsorted(local_bounds[1:], own, side="right")
+        segments = at_or_below(local_bounds[1:], own)
         chunk = (edges[1:] - edges[:-1])[segments] // share.parts
         place = own - local_bounds[segments]
         head = share.rank * chunk + place
@@ -115,11 +116,11 @@ def packed_tokens(arrays: Arrays, bounds: Any, total: int, share: Share) -> Toke
         return Tokens(indices, segments, local_bounds[:-1])
     if share.order == "striped":
         row = own * ranks + share.rank
-        segments = xp.searchsorted(edges[1:], row, side="right")
+        segments = at_or_below(edges[1:], row)
         return Tokens(row, segments, (bounds + (ranks - 1 - share.rank)) // ranks)
     begin = share.rank * part
     row = own + begin
-    segments = xp.searchsorted(edges[1:], row, side="right")
+    segments = at_or_below(edges[1:], row)
     local_bounds = (bounds - begin).clip(0, part)
     if share.order == "head_tail":
         first = edges[segments]

@@ -15,6 +15,7 @@ from posenc_native.core.calls import arguments
 from posenc_native.core.calls.arguments import wrong_type, wrong_value
 from posenc_native.core.calls.constants import constant_without_tensors
 from posenc_native.engines.arrays import Arrays, of_wholes
+from posenc_native.engines.plain.numbers import at_or_below
 
 from .orders import packed_tokens, share_of, shown_values
 
@@ -193,7 +194,7 @@ def packed_bounds(arrays: Arrays, cu_seqlens: Any, total: int) -> Any:
 def _segments(arrays: Arrays, bounds: Any, total: int) -> tuple[Any, Any]:
     """The tokens 0 .. total - 1, and the number of sequences that end at or before each."""
     tokens = arrays.arange(arguments.length(arrays.function, "total", total))
-    return tokens, arrays.xp.searchsorted(bounds[1:], tokens, side="right")
+    return tokens, at_or_below(bounds[1:], tokens)
 
 
 # --- samples in a row by a mask that numbers them
@@ -259,7 +260,7 @@ class Rows:
     """Where rows of packed tokens begin, and the row of each token."""
 
     def __init__(self, arrays: Arrays, starts: Any, tokens: int) -> None:
-        xp, function = arrays.xp, arrays.function
+        function = arrays.function
         seen = arrays.seen(starts)
         if seen is not None and not (
             len(seen) > 1
@@ -275,9 +276,7 @@ class Rows:
         self.first: Any = starts[:-1]
         self.last: Any = starts[1:]
         numbers = arrays.arange(tokens)
-        self.of_tokens: Any = xp.searchsorted(self.last, numbers, side="right").clip(
-            0, self.count - 1
-        )
+        self.of_tokens: Any = at_or_below(self.last, numbers).clip(0, self.count - 1)
 
 
 def checked_rows(arrays: Arrays, starts: Any, tokens: int) -> Rows | None:

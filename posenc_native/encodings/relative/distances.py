@@ -122,6 +122,8 @@ def _offset_of(arrays: Arrays, q_offset: Any) -> Any:
     function, argument = arrays.function, "q_offset"
     if isinstance(q_offset, (bool, float, complex, str)):
         wrong_type(function, argument, "an int or integers [B]", type(q_offset).__name__)
+    if arguments.is_symbolic(q_offset):
+        return q_offset
     if isinstance(q_offset, (int, np.integer)):
         if not -OFFSET_LIMIT < q_offset < OFFSET_LIMIT:
             wrong_value(function, argument, "a magnitude below 2^62", q_offset)

@@ -83,7 +83,7 @@ def first_entry(
     )
     if len(first) != rank:
         wrong_value(function, "origin", f"{rank} numbers, as in q_len", list(first))
-    if not isinstance(q_offset, int):
+    if not arguments.is_count(q_offset):
         return first, q_offset
     if q_offset and rank > 1:
         wrong_value(function, "q_offset", "None if q_len and k_len are tuples", q_offset)
@@ -104,7 +104,7 @@ def index_and_entry(
     q_offset = _q_offset(function, q_offset)
     if origin is not None:
         first = signed_integer(function, "origin", origin)
-        if isinstance(q_offset, int):
+        if arguments.is_count(q_offset):
             return index, first - q_offset, None
         return index, first, q_offset
     if index is not None and (
@@ -120,7 +120,7 @@ def index_and_entry(
 
 
 def _no_offset_without_origin(function: str, q_offset: Any) -> None:
-    if not isinstance(q_offset, int) or q_offset != 0:
+    if not arguments.is_count(q_offset) or q_offset != 0:
         wrong_value(function, "origin", "the entry of distance 0 (q_offset requires it)", None)
 
 
@@ -144,7 +144,9 @@ def missing_column(function: str, value: Any) -> int | None:
 
 
 def signed_integer(function: str, argument: str, value: Any) -> int:
-    """The argument as an int within 2^61, negative or not."""
+    """The argument as an int within 2^61, negative or not; torch.export may keep it symbolic."""
+    if arguments.is_symbolic(value):
+        return value  # type: ignore[no-any-return]
     number = value if type(value) is int else _index(function, argument, value)
     if not -(2**61) < number < 2**61:
         wrong_value(function, argument, "an int within 2^61", number)

@@ -29,6 +29,7 @@ from posenc_native.encodings.rotary.tables import rotary_tables
 from posenc_native.engines import backend
 from posenc_native.engines.arrays import Arrays
 from posenc_native.engines.plain.numbers import readable
+from posenc_native.engines.plain.phases import turns_by_products
 
 if TYPE_CHECKING:
     import torch
@@ -82,6 +83,10 @@ def turns_of(arrays: Arrays, steps: Any) -> Any:
     xp = arrays.xp
     words: Any = _WORDS
     if arrays.is_torch:
+        from posenc_native.engines.following import exports_to_onnx
+
+        if exports_to_onnx():  # which has no view of the bits of a float
+            return turns_by_products(steps.detach())[0]
         words = xp.tensor(_OF_TENSORS, device=arrays.device)
     rest = steps.detach() if arrays.is_torch else steps
     double = rest.dtype == xp.float64

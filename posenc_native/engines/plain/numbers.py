@@ -82,6 +82,16 @@ def sums_by(index: Any, values: Any, count: int) -> Any:
     return sums.reshape(shape)
 
 
+def at_or_below(bounds: Any, values: Any) -> Any:
+    """The number of ascending bounds [n] at or below each value, int64."""
+    xp = of(values)
+    if xp is np:
+        return np.asarray(np.searchsorted(bounds, values, side="right"), np.int64)
+    if in_onnx(values):  # which has no search
+        return (bounds <= values[..., None]).sum(-1)
+    return xp.searchsorted(bounds, values.contiguous(), side="right")
+
+
 def take(x: Any, index: Any, axis: int = -1) -> Any:
     """Elements of x along an axis."""
     return np.take_along_axis(x, index, axis) if of(x) is np else x.gather(axis, index)
@@ -102,9 +112,26 @@ def readable(*arrays: Any) -> bool:
     return not tracing() and all(type(x) is Tensor and x.is_cpu for x in tensors)
 
 
+def in_onnx(x: Any) -> bool:
+    """Whether x is a tensor of a model that is exported to ONNX."""
+    if not is_tensor(x):
+        return False
+    from posenc_native.engines.following import exports_to_onnx
+
+    return exports_to_onnx()
+
+
+def factor_of(x: Any, number: float) -> Any:
+    """A number to multiply x by. torch's export to ONNX rounds those of Python to float32."""
+    if not in_onnx(x):
+        return number
+    xp = of(x)
+    return xp.tensor(number, dtype=x.dtype, device=x.device)
+
+
 def followed(x: Any) -> bool:
     """Whether derivatives by x may be needed: by autograd, forward mode or torch.func."""
-    if not is_tensor(x) or not floating(x):
+    if not is_tensor(x) or not floating(x) or in_onnx(x):
         return False
     from posenc_native.engines.following import needs_function
 

@@ -20,7 +20,7 @@ from posenc_native.core.calls import arguments
 from posenc_native.core.calls.arguments import wrong_value
 from posenc_native.core.frequencies.frequencies import EXACT, TWO_PI, checked_frequencies
 
-from .numbers import cast, floating, of, readable
+from .numbers import cast, factor_of, floating, in_onnx, of, readable
 
 # Makes the turns of frequencies: a function below for arrays, or of torch/turns.py for tensors.
 Turns = Callable[..., Any]
@@ -55,6 +55,40 @@ def frequency_turns(function: str, inv_freq: Any) -> Any:
 def sinusoidal_turns(function: str, dim: int, base: float, shift: float, scale: float) -> Any:
     """The fractions and the whole turns of the frequencies of a table, [2, dim / 2]."""
     return _turns(checked_frequencies(function, dim, base, shift, scale))
+
+
+def _inverse_of_turn() -> list[float]:
+    """1 / (2 pi) in five parts of 24 bits."""
+    with decimal.localcontext(EXACT):
+        bits = int(Decimal(2) ** 120 / TWO_PI)
+    return [math.ldexp(bits >> 24 * (4 - i) & (2**24 - 1), -24 * (i + 1)) for i in range(5)]
+
+
+_INVERSE_OF_TURN = _inverse_of_turn()
+
+
+def turns_by_products(radians: Any) -> tuple[Any, Any]:
+    """The fractions, in units of 2^-64, and the whole turns of radians below 2^63, as int64.
+
+    For graphs, of values that are not known when they are made. A float32 has 24 bits, as each part
+    of 1 / (2 pi), so that all products are exact in float64; a float64 is the sum of three float32.
+    The fraction is rounded to nearest: all but ties within 2^-40 units.
+    """
+    xp = of(radians)
+    rest, parts = cast(radians, xp.float64), []
+    for _ in range(3 if radians.dtype == xp.float64 else 1):
+        parts.append(cast(cast(rest, xp.float32), xp.float64))
+        rest = rest - parts[-1]
+    terms = xp.stack([part * inverse for part in parts for inverse in _INVERSE_OF_TURN], -1)
+    # The whole turns of each product, two words of 32 bits after the point, and the rest.
+    words = []
+    for _ in range(3):
+        words.append(cast(terms, xp.int64))
+        terms = (terms - cast(words[-1], xp.float64)) * 2.0**32
+    whole_turns, high, low = (word.sum(-1) for word in words)
+    low = low + cast(xp.round(terms.sum(-1) * 2.0**-32), xp.int64)
+    high = high + (low >> 32)
+    return high * 2**32 + (low & LOW_HALF), whole_turns + (high >> 32)
 
 
 def check_points(function: str, positions: Any, axis_map: Any = None) -> None:
@@ -96,6 +130,11 @@ def phases_at(points: Any, fraction: Any, whole_turns: Any) -> Any:
 def cos_sin(phase: Any, real: Any) -> tuple[Any, Any]:
     """Cosine and sine of phases, in this dtype."""
     xp = of(phase)
+    if in_onnx(phase):
+        # ONNX shifts signed integers by seven operations, and its runtimes have float64.
+        angle = cast(phase, xp.float64)
+        angle = angle * factor_of(angle, 2 * math.pi / TURN)
+        return cast(xp.cos(angle), real), cast(xp.sin(angle), real)
     # Subtracting the nearest quarter turn as an integer keeps the digits of angles close to it.
     quarter = phase + (1 << 61) >> 62
     angle = cast(phase - (quarter << 62), real) * (2 * math.pi / TURN)

@@ -9,7 +9,7 @@ from posenc_native.core.calls import arguments
 from posenc_native.core.calls.arguments import wrong_value
 from posenc_native.engines.distances import Columns, Grid
 
-from .numbers import arange, cast, of, readable, real, sums_by, take, whole, wide, zeros
+from .numbers import arange, cast, factor_of, of, readable, real, sums_by, take, whole, wide, zeros
 
 Shape = tuple[int, ...]
 
@@ -62,14 +62,14 @@ def relative_gather(
     result = take(of(x).concatenate([values, nothing], -1), index)
     if content is not None:
         result = real(content) + result
-    return cast(result * scale, x.dtype)
+    return cast(result * factor_of(result, scale), x.dtype)
 
 
 def relative_scatter(function: str, grad: Any, width: int, columns: Columns, scale: float) -> Any:
     """`posenc_native.relative_scatter`."""
     index = _columns(function, columns, tuple(grad.shape), width, grad)
     sums = sums_by(index, wide(grad), width + 1)
-    return cast(sums[..., :-1] * scale, grad.dtype)
+    return cast(sums[..., :-1] * factor_of(sums, scale), grad.dtype)
 
 
 def _entries(
@@ -93,6 +93,7 @@ def _entries(
         if q_offset is not None and readable(q_offset) and 0 not in q_offset.shape:
             low, high = first - int(q_offset.max()), first - int(q_offset.min())
             known = True
+        known = known and all(type(n) is int for n in (low, high, queries, keys, count))
         if known and queries and keys and not (queries - 1 <= low and high <= count - keys):
             wrong_value(
                 function, "diagonals",

@@ -25,7 +25,7 @@ from posenc_native.core.calls.views import (
     rounds_as_written,
 )
 
-from .numbers import arange, beside, cast, followed, of, readable, take, whole, wide
+from .numbers import arange, beside, cast, factor_of, followed, of, readable, take, whole, wide
 from .phases import Turns, check_points, cos_sin, moving, phases_at
 
 
@@ -123,7 +123,7 @@ def _angles(
     real = wide(x[..., :0]).dtype
     cos, sin = tables(function, positions, inv_freq, axis_map, real, turns_of)
     scale = rotation.scale
-    return cos * scale, sin * (-scale if rotation.inverse else scale)
+    return cos * factor_of(cos, scale), sin * factor_of(sin, -scale if rotation.inverse else scale)
 
 
 def _read_tables(

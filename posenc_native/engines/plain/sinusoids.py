@@ -7,7 +7,7 @@ from typing import Any
 from posenc_native.core.calls import arguments
 from posenc_native.core.calls.arguments import wrong_value
 
-from .numbers import arange, beside, cast, followed, of, wide
+from .numbers import arange, beside, cast, factor_of, followed, of, wide
 from .phases import Turns, check_points, cos_sin, moving, phases_at
 
 
@@ -57,7 +57,7 @@ def add_sinusoidal(
     values = wide(x)
     spec = (x.shape[-1], *spec)
     table = sinusoidal(function, positions, spec, values.dtype, values.dtype, turns_of)
-    return cast(values * x_scale + alpha * table, x.dtype)
+    return cast(values * factor_of(values, x_scale) + table * factor_of(table, alpha), x.dtype)
 
 
 def sinusoidal_rates(dim: int, base: float, shift: float, scale: float, like: Any) -> Any:

@@ -70,8 +70,8 @@ def position_tensor(function: str, positions: Any, device: Any) -> Tensor:
         if device is not None and positions.device != torch.device(device):
             wrong_value(function, "positions", f"a tensor on {device}", positions.device)
         return positions
-    if isinstance(positions, (int, np.integer)):
-        count = arguments.size(function, "positions", positions)
+    if arguments.is_count(positions):
+        count = arguments.length(function, "positions", positions)
         arguments.check_byte_count(function, (count,), 8)
         return torch.arange(count, device=device)
     array = arguments.as_positions(function, positions)

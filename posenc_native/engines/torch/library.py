@@ -20,7 +20,7 @@ from torch.autograd import forward_ad
 
 from posenc_native.core.calls.errors import error_from_text, error_of, fault_of
 from posenc_native.engines import backend
-from posenc_native.engines.following import functorch_active
+from posenc_native.engines.following import exports_to_onnx, functorch_active
 from posenc_native.engines.plain import arrays
 
 from . import cuda
@@ -80,9 +80,11 @@ def operators_in_use() -> bool:
     if LIBRARY is None:
         _warn_of_missing_operators()
         return False
+    if not torch.compiler.is_compiling():
+        return True
     # A compiled torch.func.grad ignores the backward of Functions (torch 2.13); there plain
     # operations are correct.
-    return not (functorch_active() and torch.compiler.is_compiling())
+    return not (functorch_active() or exports_to_onnx())
 
 
 def operators_take(x: Tensor, *others: Tensor | None) -> bool:

@@ -2,7 +2,7 @@
 
 torch.compile refuses torch's recurrent layers, and it would compile a Python loop step by step, for
 one length. While it traces, the GRU is therefore an opaque operator; the backward, written out, is
-a second operator.
+a second operator. An export to ONNX writes ONNX's operator.
 """
 
 from __future__ import annotations
@@ -12,12 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from posenc_native.engines.following import exports_to_onnx
+
 
 def recurrent(
     count: int, state: Tensor, weight: Tensor, bias_ih: Tensor, bias_hh: Tensor
 ) -> Tensor:
     """States ``[count, h]`` after 1 .. count steps from the state ``[h]``."""
-    run = _recurrent_operator if torch.compiler.is_compiling() else _gru
+    if exports_to_onnx():
+        run: Any = _onnx_gru
+    else:
+        run = _recurrent_operator if torch.compiler.is_compiling() else _gru
     states: Tensor = run(count, state, weight, bias_ih, bias_hh)
     return states
 
@@ -33,6 +38,33 @@ def _gru(count: int, state: Tensor, weight: Tensor, bias_ih: Tensor, bias_hh: Te
         batch_first=False,
     )[0]  # fmt: skip
     return states[:, 0]
+
+
+def _onnx_gru(
+    count: int, state: Tensor, weight: Tensor, bias_ih: Tensor, bias_hh: Tensor
+) -> Tensor:
+    """As `_gru`, in ONNX's own operation, which keeps the count open."""
+    # ONNX Runtime 1.31 has it for float32 alone, and raises an error for float64.
+    real = torch.float64 if state.dtype == torch.float64 else torch.float32
+    h = state.shape[0]
+
+    def in_order(gates: Tensor) -> Tensor:  # torch has the reset gate first, ONNX the update gate
+        reset, update, new = gates.to(real).chunk(3)
+        return torch.cat([update, reset, new])[None]
+
+    inputs = [
+        state.new_zeros(count, 1, 1, dtype=real),
+        state.new_zeros(1, 3 * h, 1, dtype=real),
+        in_order(weight),
+        torch.cat([in_order(bias_ih), in_order(bias_hh)], -1),
+        None,
+        state.to(real).reshape(1, 1, h),
+    ]
+    states = torch.onnx.ops.symbolic(
+        "GRU", inputs, {"hidden_size": h, "linear_before_reset": 1},
+        dtype=real, shape=(count, 1, 1, h), version=14,
+    )  # fmt: skip
+    return states[:, 0, 0].to(state.dtype)
 
 
 @torch.library.custom_op("posenc_native::recurrent_positions", mutates_args=())

@@ -15,6 +15,7 @@ from posenc_native.core.calls.tables import Tables
 from posenc_native.core.calls.views import PAIRINGS, rounds_as_written
 from posenc_native.engines.following import angles_followed, forward_mode, needs_grad, transformed
 from posenc_native.engines.plain import rotary as plain_rotary
+from posenc_native.engines.plain.numbers import factor_of
 from posenc_native.engines.verbs import Outs
 
 from . import cuda
@@ -55,7 +56,8 @@ def rotary_tables(
     composable(function, positions=positions, inv_freq=inv_freq, axis_map=axis_map)
     real = torch.float64 if dtype == torch.float64 else torch.float32
     cos, sin = plain_rotary.tables(function, positions, inv_freq, axis_map, real, frequency_turns)
-    return (cos * scale).to(dtype), (sin * scale).to(dtype)
+    factor = factor_of(cos, scale)
+    return (cos * factor).to(dtype), (sin * factor).to(dtype)
 
 
 # Options behind the fourth, by whether tables have the angles.
