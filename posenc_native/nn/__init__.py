@@ -21,7 +21,11 @@ from .absolute import LinearPositionalEncoding, NormalizedPositionalEncoding, Po
 from .biases import FIRE, ALiBi, ClippedRelativeBias, Kerple, Sandwich, T5RelativeBias, ToeplitzBias
 from .learned import LearnedPositionalEncoding, RecurrentPositionalEncoding
 from .norm_rotary import NormRotaryEmbedding
-from .query_terms import RelativePositionalEncoding, ShawRelativePosition
+from .query_terms import (
+    DecomposedRelativePosition,
+    RelativePositionalEncoding,
+    ShawRelativePosition,
+)
 from .rotary import LearnedRotaryEmbedding, RotaryEmbedding, XPos
 from .selective import SelectiveRotaryEmbedding
 from .sinusoidal import (
@@ -41,6 +45,7 @@ __all__ = [
     "FIRE",
     "ALiBi",
     "ClippedRelativeBias",
+    "DecomposedRelativePosition",
     "FourierFeatures",
     "Kerple",
     "LearnedPositionalEncoding",

@@ -283,7 +283,7 @@ class DecomposedRelativePosition(Described):
 
     ``scores = q . k * scale + q . Rh[y - ky] + q . Rw[x - kx]``, with a table for each axis, which
     all heads share. Keys may be pooled, and sizes may differ from call to call; see
-    `posenc_native.encodings.relative.windows.decomposed_scores` for the row of each distance, and
+    `posenc_native.relative.decomposed_scores` for the row of each distance, and
     for tables that are then resampled.
 
     Args:
@@ -310,7 +310,7 @@ class DecomposedRelativePosition(Described):
 
     Example:
         >>> import torch
-        >>> from posenc_native.nn.query_terms import DecomposedRelativePosition
+        >>> from posenc_native.nn import DecomposedRelativePosition
         >>> relative = DecomposedRelativePosition(16, 14, k_size=7)
         >>> q, k = torch.randn(1, 4, 196, 16), torch.randn(1, 4, 49, 16)
         >>> relative(q, k).shape

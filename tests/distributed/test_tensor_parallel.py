@@ -20,7 +20,7 @@ from torch.distributed.tensor.parallel import (  # noqa: E402
 )
 
 from posenc_native import nn as pnn  # noqa: E402
-from posenc_native.nn.query_terms import DecomposedRelativePosition  # noqa: E402
+from posenc_native.nn import DecomposedRelativePosition  # noqa: E402
 
 # The rows' products are added by rank: a sum of 32 terms of the order of 1 in another order.
 BOUND = 32 * 2.0**-23

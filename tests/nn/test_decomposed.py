@@ -13,11 +13,11 @@ torch = pytest.importorskip("torch")
 import relative_modules  # noqa: E402
 import torch_cases  # noqa: E402
 from compiling import compiled  # noqa: E402
+from posenc_native.relative import decomposed_scores  # noqa: E402
 from relative_modules import close, randomized  # noqa: E402
 from torch_cases import assert_same_bits, random  # noqa: E402
 
-from posenc_native.encodings.relative.windows import decomposed_scores  # noqa: E402
-from posenc_native.nn.query_terms import DecomposedRelativePosition  # noqa: E402
+from posenc_native.nn import DecomposedRelativePosition  # noqa: E402
 
 device = torch_cases.device
 seed = relative_modules.seed

@@ -20,7 +20,7 @@ from torch_cases import FLOATS, assert_same_bits, dtype_id, random  # noqa: E402
 
 import posenc_native as pn  # noqa: E402
 from posenc_native import nn as pnn  # noqa: E402
-from posenc_native.nn.query_terms import DecomposedRelativePosition  # noqa: E402
+from posenc_native.nn import DecomposedRelativePosition  # noqa: E402
 
 device = torch_cases.device
 seed = relative_modules.seed

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from posenc_native.relative import decomposed_scores
 from typing_extensions import assert_type
 
 import posenc_native as pn
 from posenc_native import hf
 from posenc_native import nn as pnn
-from posenc_native.encodings.relative.windows import decomposed_scores
 from posenc_native.hf.patching import Patch
-from posenc_native.nn.query_terms import DecomposedRelativePosition
+from posenc_native.nn import DecomposedRelativePosition
 
 Floats = npt.NDArray[np.float32]
 Any_ = npt.NDArray[Any]

@@ -48,6 +48,7 @@ MODULES: dict[str, Callable[[], Any]] = {
     "LinearPositionalEncoding": lambda: pnn.LinearPositionalEncoding(8, 0.0, scale=0.01),
     "NormRotaryEmbedding": lambda: pnn.NormRotaryEmbedding(
         8, rotary_dim=4, norm_over="token", weight_offset=1.0, heads=4, kv_heads=2),
+    "DecomposedRelativePosition": lambda: pnn.DecomposedRelativePosition(8, (4, 6), k_size=(2, 3)),
     "NormalizedPositionalEncoding": lambda: pnn.NormalizedPositionalEncoding(8, low=-1.0),
     "RecurrentPositionalEncoding": lambda: pnn.RecurrentPositionalEncoding(8, hidden=4),
     "RelativePositionalEncoding": lambda: pnn.RelativePositionalEncoding(16, 4, causal=True),

@@ -13,7 +13,7 @@ from sharded_calls import INV_FREQ, QK, B, Case, D, H, S, Tensors, q_and_k, rand
 
 import posenc_native as pn
 from posenc_native import nn as pnn
-from posenc_native.nn.query_terms import DecomposedRelativePosition
+from posenc_native.nn import DecomposedRelativePosition
 
 SCORES = {"scores": "bhqk"}
 X = {"x": "bsd"}

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from .kernels import sandwich_diagonals as sandwich_diagonals
     from .tables import clipped_diagonals as clipped_diagonals
     from .tables import t5_diagonals as t5_diagonals
+    from .windows import decomposed_scores as decomposed_scores
     from .windows import swin_diagonals as swin_diagonals
     from .windows import swin_v2_coordinates as swin_v2_coordinates
 else:
@@ -57,6 +58,6 @@ else:
             "distances": "relative_positions",
             "kernels": "fire_bias kerple_diagonals sandwich_diagonals",
             "tables": "clipped_diagonals t5_diagonals",
-            "windows": "swin_diagonals swin_v2_coordinates",
+            "windows": "decomposed_scores swin_diagonals swin_v2_coordinates",
         },
     )

@@ -185,7 +185,7 @@ def decomposed_scores(
 
     Example:
         >>> import numpy as np
-        >>> from posenc_native.encodings.relative.windows import decomposed_scores
+        >>> from posenc_native.relative import decomposed_scores
         >>> q = np.ones((4 * 4, 1), np.float32)
         >>> of_rows, of_columns = np.zeros((7, 1)), np.arange(-3.0, 4.0)[:, None]
         >>> decomposed_scores(q, (of_rows, of_columns), (4, 4))[0, :4]  # x - kx
