@@ -134,6 +134,25 @@ _OF_OTHERS = ModelFacts()
 
 
 @dataclass(frozen=True)
+class TextRule:
+    """Where a model has the tokens of a text beside patches: ``text`` of positions in vision.json.
+
+    Attributes:
+        side: "before" or "after" the patches.
+        axes: those on which they are counted; they are at 0 on others.
+        first: the count of the first.
+        after_patches: they are counted from the end of the longer image axis instead.
+        time_after: the first frame of patches comes after the last of them.
+    """
+
+    side: Literal["before", "after"]
+    axes: tuple[int, ...] = ()
+    first: int = 0
+    after_patches: bool = False
+    time_after: bool = False
+
+
+@dataclass(frozen=True)
 class GridRule:
     """How a vision model makes the positions of a grid of patches: ``positions`` in vision.json.
 
@@ -152,10 +171,7 @@ class GridRule:
         first: the count of the first patch along height and width.
         row_ends: the number of tokens that end each row of patches, counted as further columns.
         before, after: positions of the model's other tokens, the same on every axis.
-        text: the tokens of a text in the same attention: their ``side`` of the patches; the
-            ``axes`` on which they are counted from ``first`` (0), while they are at 0 on others.
-            With ``after_patches`` they are counted from the end of the longer image axis; with
-            ``time_after`` the first frame comes after the last of them. None: there are none.
+        text: where the tokens of a text in the same attention are; None: there are none.
         note: a remark about other tokens for the explanation.
     """
 
@@ -172,7 +188,7 @@ class GridRule:
     row_ends: int = 0
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
-    text: Mapping[str, Any] | None = None
+    text: TextRule | None = None
     note: str = ""
 
 
@@ -181,10 +197,16 @@ def vision_grids() -> Mapping[str, GridRule]:
     """For each vision model of vision.json, how it makes positions."""
     return MappingProxyType(
         {
-            name: GridRule(_axes(row["axial"]), **row.get("positions", {}))
+            name: _grid_rule(row["axial"], **row.get("positions", {}))
             for name, row in rows("vision").items()
         }
     )
+
+
+def _grid_rule(
+    axial: Mapping[str, Any], text: Mapping[str, Any] | None = None, **values: Any
+) -> GridRule:
+    return GridRule(_axes(axial), text=None if text is None else TextRule(**text), **values)
 
 
 def _axes(axial: Mapping[str, Any]) -> int:

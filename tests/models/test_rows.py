@@ -17,6 +17,7 @@ from posenc_native.models.diffusion import DiffusionFacts, diffusion_models
 from posenc_native.models.facts import (
     GridRule,
     ModelFacts,
+    TextRule,
     facts_of,
     model_facts,
     vision_grids,
@@ -239,6 +240,9 @@ def test_rows_of_vision_models(name, row):
 
 def test_the_schema_of_positions_is_that_of_the_class():
     assert {field.name for field in dataclasses.fields(GridRule)} == {"axes", *POSITIONS}
+    assert {field.name for field in dataclasses.fields(TextRule)} == {
+        key.rstrip("*") for key in TEXT
+    }
 
 
 @pytest.mark.parametrize(("name", "row"), rows("diffusers"))

@@ -17,13 +17,11 @@ from posenc_native.core.calls.constants import constant, constant_without_tensor
 from posenc_native.core.calls.errors import named
 from posenc_native.core.calls.suggestions.vocabulary import answer_methods
 from posenc_native.engines.arrays import Arrays
-from posenc_native.models.facts import GridRule, vision_grids
+from posenc_native.models.facts import GridRule, TextRule, vision_grids
 
 from .grids import add_unrotated_tokens, grid_positions, image_coordinates, positive_size
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from typing_extensions import TypedDict, Unpack
 
     from posenc_native.core.calls.kinds import Array, Device, Dtype, NumPyDtype, Tensor, TorchDtype
@@ -129,14 +127,16 @@ class ModelGrid:
                    [ 1,  2, -1, -1, -1],
                    [ 1,  2, -2, -1,  0]])
         """
+        self._check_grid()
+        # The name is read here, not in the constant, so that torch.compile guards it.
         return _grid(
-            self._grid_model(), height, width, frames=frames, merge_size=merge_size, before=before,
+            self.vision or "", height, width, frames=frames, merge_size=merge_size, before=before,
             after=after, text=text, fps=fps, dtype=dtype, device=device,
         )  # fmt: skip
 
     @constant
-    def _grid_model(self) -> str:
-        """The name of the vision model; ValueError if there is none, or it has other axes."""
+    def _check_grid(self) -> None:
+        """ValueError if there is no vision model, or it has other axes."""
         if self.vision is None:
             expected = (
                 "the name of a vision model, as vision_rotary(model, head_dim) and "
@@ -149,7 +149,6 @@ class ModelGrid:
         if axes != rule.axes:
             expected = f"a rotation over the {rule.axes} axes of {self.vision}"
             wrong_value(_FUNCTION, "vision", expected, f"one over {axes}")
-        return self.vision
 
 
 @constant_without_tensors
@@ -212,12 +211,12 @@ def _grid(
             positions = xp.stack([positions[1], positions[0]])
         if rule.axes == 2 and frames != 1:
             positions = xp.tile(positions, (1, frames))
-        if text:
+        if rule.text is not None and text:
             beside = arrays.arange(text) + _first_of_text(rule, lengths)
             beside = beside.to(positions) if arrays.is_torch else beside.astype(positions.dtype)
-            counted = rule.text.get("axes", ()) if rule.text else ()
-            beside = xp.stack([beside * int(axis in counted) for axis in range(rule.axes)])
-            parts = [beside, positions] if _text_is(rule, "before") else [positions, beside]
+            beside = xp.stack([beside * int(axis in rule.text.axes) for axis in range(rule.axes)])
+            before_it = rule.text.side == "before"
+            parts = [beside, positions] if before_it else [positions, beside]
             positions = xp.concatenate(parts, -1)
         if any(own):
             options = {"device": positions.device} if arrays.is_torch else {}
@@ -242,7 +241,7 @@ def _placed(
     image = _image_axes(rule)
     for axis in image if rule.centered else ():
         starts[axis] -= sizes[axis] - sizes[axis] // 2
-    if _text_is(rule, "time_after"):
+    if rule.text is not None and rule.text.time_after:
         starts[0] += _first_of_text(rule, sizes) + text
     placed = [count + start for count, start in zip(counts, starts, strict=True)]
     if rule.coordinates == "floor":
@@ -269,17 +268,13 @@ def _image_axes(rule: GridRule) -> tuple[int, int]:
     return (0, 1) if rule.axes == 2 else (1, 2)
 
 
-def _text_is(rule: GridRule, word: str) -> bool:
-    """Whether a text is on this side, or its rule has this word."""
-    text = rule.text or {}
-    return text.get("side") == word or bool(text.get(word))
-
-
 def _first_of_text(rule: GridRule, sizes: list[int]) -> int:
     """The position of the first token of a text; sizes end with height and width."""
-    if _text_is(rule, "after_patches"):
+    if rule.text is None:
+        return 0
+    if rule.text.after_patches:
         return max(size // 2 if rule.centered else size for size in sizes[-2:])
-    return int((rule.text or {}).get("first", 0))
+    return rule.text.first
 
 
 def _crop(sizes: list[int], reference: tuple[int, ...]) -> list[tuple[float, float]]:
@@ -356,22 +351,18 @@ def grid_words(model: str) -> str:
             those = ", ".join(map(str, values))
             parts.append(f"other tokens {side} the patches at {those}")
     if rule.text is not None:
-        parts.append(f"text=n tokens {_text_words(rule)}")
+        parts.append(f"text=n tokens {_text_words(rule.text, rule.axes)}")
     if rule.note:
         parts.append(rule.note)
     return f"Positions of patches, rope.grid(height, width): {axes}; {'; '.join(parts)}."
 
 
-def _text_words(rule: GridRule) -> str:
+def _text_words(text: TextRule, axes: int) -> str:
     """Where the tokens of a text are."""
-    text: Mapping[str, Any] = rule.text or {}
-    where = f"{text['side']} the patches"
-    axes = text.get("axes", ())
-    if not axes:
+    where = f"{text.side} the patches"
+    if not text.axes:
         return f"{where}, not rotated"
-    start = str(text.get("first", 0))
-    if _text_is(rule, "after_patches"):
-        start = "the end of the longer side"
-    on = "all axes" if len(axes) == rule.axes else " and ".join(_AXES[axis] for axis in axes)
-    later = ", and the patches come after them in time" if _text_is(rule, "time_after") else ""
+    start = "the end of the longer side" if text.after_patches else str(text.first)
+    on = "all axes" if len(text.axes) == axes else " and ".join(_AXES[axis] for axis in text.axes)
+    later = ", and the patches come after them in time" if text.time_after else ""
     return f"{where}, counted from {start} on {on}{later}"

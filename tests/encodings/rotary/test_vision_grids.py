@@ -345,6 +345,20 @@ def test_grid_is_compiled():
     np.testing.assert_array_equal(compiled(x), rotated(x))
 
 
+def test_a_compiled_function_takes_the_grid_of_each_rotation():
+    """Of models that differ in the name alone, which a graph has to look at."""
+    torch = module("torch")
+
+    def placed(rope, x):
+        return rope.grid(2, 3, text=2, device="cpu") + x
+
+    compiled = torch.compile(placed, backend="eager", fullgraph=True)
+    x = torch.zeros(1)
+    for name in ("flux", "qwen_image", "hunyuan_video"):
+        rope = pn.rotary.vision_rotary(name, 128)
+        np.testing.assert_array_equal(compiled(rope, x), placed(rope, x))
+
+
 BAD_GRIDS = [
     (ValueError, r"Rotary.grid: vision: expected .* write .*grid_positions\(\(.*, got None",
      lambda: pn.Rotary(8).grid(2, 3)),
