@@ -99,6 +99,7 @@ def test_numbers_to_compute_have_a_limit(name, n, backend):
         if argument != "rotary_dim":
             assert caught.value.fault.argument == argument
 
+    refused()  # the first call imports modules, which are larger
     assert peak(refused) < 2**20
 
 
