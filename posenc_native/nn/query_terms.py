@@ -27,6 +27,7 @@ from .placement import device_of, local_heads, local_network
 if TYPE_CHECKING:
     from posenc_native.core.calls.kinds import Device, SinusoidalLayout
 
+_AXES = ("t", "h", "w")  # the names of a grid's axes: frames, rows, columns
 _product = taken_apart(torch.matmul, lambda: sharded().matrices.matmul)
 
 
@@ -345,7 +346,7 @@ class DecomposedRelativePosition(Described):
         self.class_token: bool = flag(function, "class_token", class_token)
         self.scale: float = _score_scale(function, scale, self.head_dim)
         self.rel_pos_t: nn.Parameter | None = None
-        pairs = zip("thw"[-len(self.size) :], self.size, self.k_size, strict=True)
+        pairs = zip(_AXES[-len(self.size) :], self.size, self.k_size, strict=True)
         for axis, q_len, k_len in pairs:
             rows = 2 * max(q_len, k_len) - 1
             setattr(self, f"rel_pos_{axis}", nn.Parameter(torch.empty(rows, self.head_dim)))
@@ -388,7 +389,7 @@ class DecomposedRelativePosition(Described):
     ) -> Tensor:
         if size is None:
             size, k_size = self.size, self.k_size if k_size is None else k_size
-        names = [f"rel_pos_{axis}" for axis in "thw"[-len(self.size) :]]
+        names = [f"rel_pos_{axis}" for axis in _AXES[-len(self.size) :]]
         tables = tuple(local_heads(self, getattr(self, name)) for name in names)
         inplace = content is not None and _reusable(content, *tables) is not None
         scores: Tensor = decomposed_scores(
