@@ -31,6 +31,7 @@ PROGRAMS = (
     "vision_transformer.py",
     "time_series.py",
     "export.py",
+    "onnx_export.py",
 )
 # What torchrun starts on several processes.
 DISTRIBUTED = ("ring_attention.py", "sharded_training")
@@ -460,6 +461,17 @@ def test_export(tmp_path: Path, quick: bool) -> None:
     line = error_line(tmp_path, "export.py", "--folder", "nowhere", "--quick")
     assert line.startswith("export: ")
     assert "nowhere" in line
+
+
+def test_onnx_export(tmp_path: Path) -> None:
+    need("torch", "onnx", "onnxruntime", "onnxscript")
+    out = output(tmp_path, "onnx_export.py", "--folder", ".", "--quick")
+    assert (tmp_path / "decoder.onnx").stat().st_size > 0
+    for length in (2, 50):
+        for first in (0, 1_000_000):
+            assert f"{length} tokens from {first} on: largest difference" in out
+    line = error_line(tmp_path, "onnx_export.py", "--folder", "nowhere", "--quick")
+    assert line == "onnx_export: no folder nowhere"
 
 
 # --- On several processes -------------------------------------------------------------------------
