@@ -80,11 +80,11 @@ def operators_in_use() -> bool:
     if LIBRARY is None:
         _warn_of_missing_operators()
         return False
-    if not torch.compiler.is_compiling():
-        return True
-    # A compiled torch.func.grad ignores the backward of Functions (torch 2.13); there plain
-    # operations are correct.
-    return not (functorch_active() or exports_to_onnx())
+    if functorch_active():
+        # A compiled torch.func.grad ignores the backward of Functions (torch 2.13); there plain
+        # operations are correct.
+        return not torch.compiler.is_compiling()
+    return not (torch.compiler.is_exporting() and exports_to_onnx())
 
 
 def operators_take(x: Tensor, *others: Tensor | None) -> bool:
