@@ -373,7 +373,7 @@ class FourierFeatures(Described):
     Dimensional Domains" (cos_sin); diffusers' GaussianFourierProjection (in_features 1, log);
     learned with amplitude ``dim**-0.5``, Li et al. 2021, "Learnable Fourier Features for
     Multi-Dimensional Spatial Positional Encoding". Lin et al. 2021, "BARF", equation 14, for
-    `alpha`; Barron et al. 2021, "Mip-NeRF", equations 12 to 14, for a variance.
+    alpha; Barron et al. 2021, "Mip-NeRF", equations 12 to 14, for a variance.
 
     Example:
         >>> import torch

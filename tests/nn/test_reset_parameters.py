@@ -31,6 +31,7 @@ MODULES = {
     "SelectiveRotaryEmbedding": lambda: pnn.SelectiveRotaryEmbedding(
         8, 12, 3, rank=None, gate="pair", bias=True, layout="bshd"
     ),
+    "DecomposedRelativePosition": lambda: pnn.DecomposedRelativePosition(8, (3, 4)),
     "ShawRelativePosition": lambda: pnn.ShawRelativePosition(8, 3),
     "SinusoidalEmbedding": lambda: pnn.SinusoidalEmbedding(8, learned_scale=0.7),
     "SinusoidalPositionalEncoding": lambda: pnn.SinusoidalPositionalEncoding(
