@@ -1,4 +1,4 @@
-"""`python -m benchmarks.studies.onnx_rotation`: a rotation in ONNX Runtime, as plain operators or one.
+"""`python -m benchmarks.studies.onnx_rotation`: a rotation in ONNX Runtime, plain or one operator.
 
 q of 32 heads and k of 8 heads of 128, float32, on the CPU: the graph that `torch.onnx.export` makes
 of `apply_rotary_qk`, and one with RotaryEmbedding of operator set 23 and the tables of the same
