@@ -139,6 +139,11 @@ MODULES: dict[str, Case] = {
         lambda s: (random(2, 4, 3, 16), random(2, 4, s, 16)),
         ((), (2,)),
     ),
+    "DecomposedRelativePosition": (
+        lambda: pnn.DecomposedRelativePosition(16, (3, 4), k_size=(3, 2)),
+        lambda s: (random(s, 4, 12, 16), random(s, 4, 6, 16)),
+        ((0,), (0,)),
+    ),
     "ShawRelativePosition": (
         lambda: pnn.ShawRelativePosition(16, left=4),
         lambda s: (random(2, 4, s, 16), random(2, 4, s, 16)),

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from posenc_native.relative import decomposed_scores
 from typing_extensions import assert_type
 
 import posenc_native as pn
@@ -133,7 +132,7 @@ def tensors(x: torch.Tensor, parameter: torch.nn.Parameter) -> None:
     assert_type(pn.add_toeplitz_bias(x, pn.relative.alibi_diagonals(8, 3, 3)), torch.Tensor)
     assert_type(pn.relative.relative_position_bucket(x), torch.Tensor)
     assert_type(pn.absolute.combine(x, x), torch.Tensor)
-    assert_type(decomposed_scores(x, (x, x), (2, 2)), torch.Tensor)
+    assert_type(pn.relative.decomposed_scores(x, (x, x), (2, 2)), torch.Tensor)
     assert_type(pn.checkpoints.permute_qk(x, 8, to="half"), torch.Tensor)
     assert_type(pn.apply_rotary(parameter, x, x, layout="sd", out=x), torch.Tensor)
     assert_type(

@@ -185,12 +185,12 @@ def decomposed_scores(
 
     Example:
         >>> import numpy as np
-        >>> from posenc_native.relative import decomposed_scores
+        >>> import posenc_native as pn
         >>> q = np.ones((4 * 4, 1), np.float32)
         >>> of_rows, of_columns = np.zeros((7, 1)), np.arange(-3.0, 4.0)[:, None]
-        >>> decomposed_scores(q, (of_rows, of_columns), (4, 4))[0, :4]  # x - kx
+        >>> pn.relative.decomposed_scores(q, (of_rows, of_columns), (4, 4))[0, :4]  # x - kx
         array([ 0., -1., -2., -3.], dtype=float32)
-        >>> decomposed_scores(q, (of_rows, of_columns), (4, 4), (2, 2))[1]  # pooled
+        >>> pn.relative.decomposed_scores(q, (of_rows, of_columns), (4, 4), (2, 2))[1]  # pooled
         array([ 0., -2.,  0., -2.], dtype=float32)
     """
     function = "decomposed_scores"

@@ -111,6 +111,9 @@ CALLS: dict[str, tuple[Any, ...]] = {
         normal(5, 2), np.array([1, 2])),
     "clipped_index": (lambda x: pn.relative.clipped_index(3, 4, 2, q_offset=x), np.array([1, 2])),
     "combine": (pn.absolute.combine, Q, normal(5, 8)),
+    "decomposed_scores": (
+        lambda q, *tables: pn.relative.decomposed_scores(q, tables, (5, 1)),
+        Q, normal(9, 8), normal(1, 8)),
     "deberta_bucket": (pn.relative.deberta_bucket, POSITIONS),
     "deberta_index": (lambda x: pn.relative.deberta_index(3, 4, q_offset=x), np.array([1, 2])),
     "diagonal_sums": (pn.diagonal_sums, SCORES),
