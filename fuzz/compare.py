@@ -544,6 +544,7 @@ def rounded_to_eight_bits(x: Array, dtype: Any) -> Array:
 
 def _check_bound(case: Case, arguments: dict[str, Any], results: tuple[Array, ...]) -> None:
     described = case.arguments["rotary"]
+    scale = described.arguments.get("query_scale")
     common = _options_of(described) | {
         name: arguments[name] for name in ("layout", "inverse") if name in arguments
     }
@@ -552,7 +553,10 @@ def _check_bound(case: Case, arguments: dict[str, Any], results: tuple[Array, ..
             position = from_first(position, q, arguments.get("layout", "bhsd"))
         call = common | {"positions": np.asarray(position), "norm": False}
         for name, x, actual in zip("qk", (q, k), results[2 * i : 2 * i + 2], strict=True):
-            _check_one(actual, call | {name: x}, name)
+            if name == "q" and scale is not None:
+                _check_queries(actual, scale, call | {name: x})
+            else:
+                _check_one(actual, call | {name: x}, name)
             if arguments.get("inplace"):  # the next step may turn it again
                 x[...] = actual
 

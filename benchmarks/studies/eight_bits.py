@@ -1,13 +1,14 @@
-"""`python -m benchmarks.studies.eight_bits`: appends to caches of 8 bits, out of cache.
+"""`python -m benchmarks.studies.eight_bits`: appends to caches of 8 bits, in and out of cache.
 
-16,384 packed tokens of 1 + 8 + 8 heads of 128 into a pool, one thread: into a cache of the dtype of
-k, and into caches of 8 bits, with a scale and with scales that are made. In milliseconds, in
-multiples of the first, and of a copy of as many bytes as keys and values are read and written with.
-Medians of rounds in which all take turns.
+128 and 16,384 packed tokens of 1 + 8 + 8 heads of 128 into a pool, one thread: into a cache of the
+dtype of k, and into caches of 8 bits, with a scale and with scales that are made. In nanoseconds a
+row of keys or values, in multiples of the first, and of a copy of as many bytes as keys and values
+are read and written with. Medians of rounds in which all take turns.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +21,8 @@ from benchmarks.clock import turns
 from benchmarks.figures.report import lined_up
 from benchmarks.peers.contestants import BASE, HEAD_DIM
 
-_TOKENS, _HEADS = 16_384, 8
+_HEADS = 8
+_CALLS = {128: 200, 16_384: 1}  # in a turn, by the number of tokens
 _FORMATS = (torch.float8_e4m3fn, torch.float8_e5m2, torch.int8)
 
 
@@ -28,10 +30,10 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _calls(dtype: torch.dtype) -> dict[str, Callable[[], object]]:
+def _calls(dtype: torch.dtype, tokens: int) -> dict[str, Callable[[], object]]:
     rope = pn.Rotary(HEAD_DIM, base=BASE, layout="thd")
-    q, k, v = (torch.randn(_TOKENS, heads, HEAD_DIM).to(dtype) for heads in (1, _HEADS, _HEADS))
-    positions = torch.arange(_TOKENS)
+    q, k, v = (torch.randn(tokens, heads, HEAD_DIM).to(dtype) for heads in (1, _HEADS, _HEADS))
+    positions = torch.arange(tokens)
 
     def append(kept: torch.dtype, **options: Any) -> Callable[[], object]:
         keys, values = (torch.zeros(k.shape, dtype=kept) for _ in "kv")
@@ -40,7 +42,7 @@ def _calls(dtype: torch.dtype) -> dict[str, Callable[[], object]]:
             **options,
         )  # fmt: skip
 
-    scales = torch.zeros(2, _TOKENS, _HEADS)
+    scales = torch.zeros(2, tokens, _HEADS)
     calls = {_name(dtype): append(dtype)}
     calls |= {_name(kept): append(kept, k_scale=0.3, v_scale=0.3) for kept in _FORMATS}
     calls["float8_e4m3fn, made"] = append(torch.float8_e4m3fn, scales=tuple(scales))
@@ -58,19 +60,19 @@ def main(rounds: int = 15) -> None:
     """
     torch.set_num_threads(1)
     pn.set_num_threads(1)
-    rows = [["from", "to", "ms", "of its own", "of a copy"]]
+    rows = [["tokens", "from", "to", "ns a row", "of its own", "of a copy"]]
     with torch.inference_mode():
-        for dtype in (torch.bfloat16, torch.float32):
-            calls = _calls(dtype)
+        for tokens, dtype in itertools.product(_CALLS, (torch.bfloat16, torch.float32)):
+            calls = _calls(dtype, tokens)
             found = turns.medians(
-                calls, dict.fromkeys(calls, 1), rounds, lambda: (time.perf_counter(),)
+                calls, dict.fromkeys(calls, _CALLS[tokens]), rounds, lambda: (time.perf_counter(),)
             )
             own, copy = found[_name(dtype)][0], found["copy"][0]
-            rows += [
-                [_name(dtype), name, f"{t * 1e3:.2f}", f"{t / own:.2f}", f"{t / copy:.2f}"]
-                for name, (t,) in found.items()
-            ]
-    print("\n".join(lined_up(rows, words=2)))
+            for name, (t,) in found.items():
+                ns = t / (2 * _HEADS * tokens) * 1e9
+                ratios = f"{t / own:.2f}", f"{t / copy:.2f}"
+                rows.append([str(tokens), _name(dtype), name, f"{ns:.0f}", *ratios])
+    print("\n".join(lined_up(rows, words=3)))
 
 
 if __name__ == "__main__":
