@@ -248,12 +248,16 @@ class FullWidthRotary:
         return arrays.rounded(first + second)
 
     def _of_second(self, arrays: Arrays) -> Any:
-        """Bools [head_dim]: True for second partners; arbitrary for dims that are not rotated."""
         rope = self.first
         pairs = len(rope.inv_freq)
         block = {"half": 2 * pairs, "interleaved": 2}.get(str(rope.pairing), rope.pairing)
-        place = (arrays.arange(rope.head_dim) - rope.rotary_start) % max(int(block), 1)
-        return 2 * place >= block
+        return second_partners(arrays, rope.head_dim, rope.rotary_start, int(block))
+
+
+def second_partners(arrays: Arrays, head_dim: int, start: int, block: int) -> Any:
+    """Bools [head_dim]: True for second partners; arbitrary for dims that are not rotated."""
+    place = (arrays.arange(head_dim) - start) % max(block, 1)
+    return 2 * place >= block
 
 
 def _written(out: Any, x: Any, result: Any, layout: str) -> Any:

@@ -20,6 +20,8 @@ from torch import Tensor
 
 from posenc_native.core.calls.tables import Tables
 from posenc_native.encodings.rotary.apply import apply_rotary
+from posenc_native.encodings.rotary.full_width import second_partners
+from posenc_native.engines.arrays import Arrays
 from posenc_native.hf.rotation import may_be_overwritten
 
 if TYPE_CHECKING:
@@ -147,12 +149,6 @@ class LearnedRotation:
             return self.pairing
         return self.dims if self.pairing == "half" else 2
 
-    def _of_second(self, x: Tensor) -> Tensor:
-        """Bools [head_dim]: the second partners of pairs."""
-        place = torch.arange(x.shape[-1], device=x.device) - self.start
-        turned = (place >= 0) & (place < self.dims)
-        return turned & (2 * (place % self._block()) >= self._block())
-
     def along(self, table: Tensor, rank: int) -> Tensor:
         """A table whose axes are broadcast to those of x."""
         kept = [axis for axis in self.axes if axis >= 0]
@@ -193,7 +189,9 @@ class LearnedRotation:
             return x
         rotated = each[0]
         if len(each) == 2:
-            rotated = torch.where(self._of_second(heads), each[1], rotated)
+            arrays = Arrays("LearnedRotation", None, None, x=heads)
+            second = second_partners(arrays, heads.shape[-1], self.start, self._block())
+            rotated = torch.where(second, each[1], rotated)
         return (rotated.flatten(-2) if self.split else rotated).to(self.dtype)
 
 
