@@ -320,9 +320,11 @@ class WholeRows {
         request(run, j);
         write_eight_bits(run, row, j, roots + (j - i));
       }
-      for (; run.alike && j + kAtOnce <= end; j += kAtOnce) {
-        for (int k = 0; k < kAtOnce; ++k) request(run, j + k);
-        write<kAtOnce>(run, row, j, roots + (j - i));
+      if constexpr (kAtOnce > 1) {
+        for (; run.alike && j + kAtOnce <= end; j += kAtOnce) {
+          for (int k = 0; k < kAtOnce; ++k) request(run, j + k);
+          write<kAtOnce>(run, row, j, roots + (j - i));
+        }
       }
       for (; j < end; ++j) {
         request(run, j);
@@ -368,22 +370,21 @@ class WholeRows {
     T* const out = run.out == nullptr ? nullptr : run.out + i * run.out_step;
     T* slot = run.place == nullptr ? nullptr : run.place[i * run.place_step];
     if (slot != nullptr) slot += run.first_slot + i * run.slot_step;
-    if (kCount == 1 && out != nullptr && slot != nullptr) {
-      row.template write<Store::kOrdinary, 1>(in, 0, stage_, 0, roots, factor, cosine, sine);
-      const int64_t dims = args_.rotary.head_dim;
-      copy_row<T>(stage_, 1, out, 1, dims, run.stream_out);
-      copy_row<T>(stage_, 1, slot, 1, dims, run.stream_slots);
-      return;
-    }
-    T* const to = out != nullptr ? out : slot;
+    const bool staged = kCount == 1 && out != nullptr && slot != nullptr;
+    T* const to = staged ? stage_ : out != nullptr ? out : slot;
     const int64_t step = out != nullptr ? run.out_step : run.slot_step;
     if (to == nullptr) return;
-    if (to == out ? run.stream_out : run.stream_slots) {
+    if (!staged && (to == out ? run.stream_out : run.stream_slots)) {
       row.template write<Store::kStream, kCount>(in, run.in_step, to, step, roots, factor, cosine,
                                                  sine);
     } else {
       row.template write<Store::kOrdinary, kCount>(in, run.in_step, to, step, roots, factor, cosine,
                                                    sine);
+    }
+    if (staged) {
+      const int64_t dims = args_.rotary.head_dim;
+      copy_row<T>(stage_, 1, out, 1, dims, run.stream_out);
+      copy_row<T>(stage_, 1, slot, 1, dims, run.stream_slots);
     }
   }
 

@@ -432,11 +432,8 @@ class BufferRotation {
   }
 
   HWY_ATTR void compute(const RotaryArgs& args, const Piece& piece) {
-    if (as_written_) {
-      angles_.template compute_as_written<T>(args, piece, batch_, token_, 1);
-    } else {
-      angles_.compute(args, piece, batch_, token_, 1);
-    }
+    angles_.compute(args, piece, batch_, token_, 1);
+    if (as_written_) angles_.template round_to<T>(1);
   }
 
   template <bool kBack>

@@ -20,6 +20,9 @@ constexpr int64_t kLineBytes = 64;  // of the cache
 template <typename T>
 using RealTag = hn::ScalableTag<Real<T>>;
 
+// Numbers behind scratch, over whose end vectors may run.
+constexpr int64_t kSlack = 64;
+
 // How results are written: into the cache, or past it, which needs aligned vectors.
 enum class Store { kOrdinary, kStream };
 

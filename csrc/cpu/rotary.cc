@@ -59,11 +59,8 @@ class RotaryKernel {
         begin += count;
         continue;
       }
-      if constexpr (kRounding == Rounding::kAsWritten) {
-        angles_.template compute_as_written<T>(args, piece, batch, token, count);
-      } else {
-        angles_.compute(args, piece, batch, token, count);
-      }
+      angles_.compute(args, piece, batch, token, count);
+      if constexpr (kRounding == Rounding::kAsWritten) angles_.template round_to<T>(count);
       for (int i = 0; i < args.tensor_count; ++i) {
         const RotaryTensor* heads = &args.tensors[i];
         RotaryTensor of_group;

@@ -78,7 +78,7 @@ class RotaryAngles {
   }
 
   // Takes up a piece.
-  HWY_ATTR void enter(const RotaryArgs& args, const Piece& piece) {
+  HWY_ATTR HWY_NOINLINE void enter(const RotaryArgs& args, const Piece& piece) {
     const D d;
     padded_ = 0;
     if (args.cosine == nullptr && args.inv_freq.axes == 0 && args.phases == nullptr) {
@@ -117,34 +117,25 @@ class RotaryAngles {
   // copy.
   HWY_ATTR HWY_NOINLINE void compute(const RotaryArgs& args, const Piece& piece, int64_t batch,
                                      int64_t token, int64_t count) {
-    if (whole_rows(args, piece)) return from_whole_rows<void>(args, piece, batch, token, count);
+    if (whole_rows(args, piece)) return from_whole_rows(args, piece, batch, token, count);
     for (int64_t i = 0; i < count; ++i) {
       const size_t at = static_cast<size_t>(i) * numbers();
       if (args.cosine != nullptr) {
-        from_tables<void>(args, piece, batch, token + i, cosine_ + at, sine_ + at);
+        from_tables(args, piece, batch, token + i, cosine_ + at, sine_ + at);
       } else {
         from_phase(args, piece, batch, token + i, cosine_ + at, sine_ + at);
       }
     }
   }
 
-  // Rounded to the Format.
+  // Rounds the cosines and sines of `count` tokens to the Format.
   template <typename Format>
-  HWY_ATTR HWY_NOINLINE void compute_as_written(const RotaryArgs& args, const Piece& piece,
-                                                int64_t batch, int64_t token, int64_t count) {
-    if (whole_rows(args, piece)) return from_whole_rows<Format>(args, piece, batch, token, count);
-    for (int64_t i = 0; i < count; ++i) {
-      const size_t at = static_cast<size_t>(i) * numbers();
-      if (args.cosine != nullptr) {
-        from_tables<Format>(args, piece, batch, token + i, cosine_ + at, sine_ + at);
-        continue;
-      }
-      from_phase(args, piece, batch, token + i, cosine_ + at, sine_ + at);
-      const D d;
-      for (size_t j = at; j < at + numbers(); j += hn::Lanes(d)) {
-        hn::Store(rounded<Format>(d, hn::Load(d, cosine_ + j)), d, cosine_ + j);
-        hn::Store(rounded<Format>(d, hn::Load(d, sine_ + j)), d, sine_ + j);
-      }
+  HWY_ATTR HWY_NOINLINE void round_to(int64_t count) {
+    const D d;
+    const size_t end = static_cast<size_t>(count) * numbers();
+    for (size_t i = 0; i < end; i += hn::Lanes(d)) {
+      hn::Store(rounded<Format>(d, hn::Load(d, cosine_ + i)), d, cosine_ + i);
+      hn::Store(rounded<Format>(d, hn::Load(d, sine_ + i)), d, sine_ + i);
     }
   }
 
@@ -186,9 +177,7 @@ class RotaryAngles {
           sine(hn::Set(D(), static_cast<Number>(args.inverse ? -args.scale : args.scale))) {}
   };
 
-  // A group of a row of both tables, as the scratch has it. Format: what cosines and sines are
-  // rounded to, or void.
-  template <typename Format>
+  // A group of a row of both tables, as the scratch has it.
   HWY_ATTR HWY_INLINE void read_group(D d, const Number* cosines, const Number* sines,
                                       const Scales& scales, hn::Vec<D>* cosine,
                                       hn::Vec<D>* sine) const {
@@ -198,10 +187,6 @@ class RotaryAngles {
     for (size_t i = 0; i < kVectors; ++i) {
       c[i] = hn::Mul(c[i], scales.cosine);
       s[i] = hn::Mul(s[i], scales.sine);
-      if constexpr (!std::is_void_v<Format>) {
-        c[i] = rounded<Format>(d, c[i]);
-        s[i] = rounded<Format>(d, s[i]);
-      }
       copy_each(d, c[i], s[i], cosine + i * kCopies, sine + i * kCopies);
     }
   }
@@ -446,7 +431,6 @@ class RotaryAngles {
     }
   }
 
-  template <typename Format>
   HWY_ATTR HWY_INLINE void from_tables(const RotaryArgs& args, const Piece& piece, int64_t batch,
                                        int64_t token, Number* cosine, Number* sine) {
     const int64_t cosine_at = args.table_rows.offset(batch, token, args.cosine_strides);
@@ -461,25 +445,22 @@ class RotaryAngles {
       const Number* const sines =
           row_of(args, args.sine, args.sine_strides, sine_at, pair, count, padded, sine_row_);
       const size_t first = static_cast<size_t>(block) * padded;
-      put_row<Format>(cosines, sines, padded, scales, cosine + first * kCopies,
-                      sine + first * kCopies);
+      put_row(cosines, sines, padded, scales, cosine + first * kCopies, sine + first * kCopies);
     }
   }
 
   // Numbers of a row in the order of the pairs, in whole groups -> scratch.
-  template <typename Format>
   HWY_ATTR HWY_INLINE void put_row(const Number* cosines, const Number* sines, size_t padded,
                                    const Scales& scales, Number* cosine, Number* sine) const {
     const D d;
     for (size_t i = 0; i < padded; i += kVectors * hn::Lanes(d)) {
       hn::Vec<D> c[kVectors * kCopies], s[kVectors * kCopies];
-      read_group<Format>(d, cosines + i, sines + i, scales, c, s);
+      read_group(d, cosines + i, sines + i, scales, c, s);
       put(d, c, s, cosine + i * kCopies, sine + i * kCopies);
     }
   }
 
   // The block of tokens, of whole rows.
-  template <typename Format>
   HWY_ATTR HWY_INLINE void from_whole_rows(const RotaryArgs& args, const Piece& piece,
                                            int64_t batch, int64_t token, int64_t count) {
     const Scales scales(args);
@@ -491,7 +472,7 @@ class RotaryAngles {
         prefetch_later(row.cosine + j + kTableAhead<Number>);
         prefetch_later(row.sine + j + kTableAhead<Number>);
       }
-      put_row<Format>(row.cosine, row.sine, padded_, scales, cosine_ + at, sine_ + at);
+      put_row(row.cosine, row.sine, padded_, scales, cosine_ + at, sine_ + at);
       row.cosine += row.cosine_step;
       row.sine += row.sine_step;
     }
@@ -513,6 +494,21 @@ class RotaryAngles {
   HWY_ALIGN hn::TFromD<hn::RebindToSigned<D>> pairs_of_lanes_[hn::MaxLanes(D())];
   size_t padded_ = 0;
 };
+
+// What each block of tokens calls once is compiled once, in rotary_angles.cc.
+#define POSENC_ANGLES_OF(prefix, ...)                                                      \
+  prefix template void RotaryAngles<__VA_ARGS__>::enter(const RotaryArgs&, const Piece&);  \
+  prefix template void RotaryAngles<__VA_ARGS__>::compute(const RotaryArgs&, const Piece&, \
+                                                          int64_t, int64_t, int64_t)
+#define POSENC_ROTARY_ANGLES(prefix)                           \
+  POSENC_ANGLES_OF(prefix, float, PairOrder::kNatural, 1);     \
+  POSENC_ANGLES_OF(prefix, float, PairOrder::kInterleave, 2);  \
+  POSENC_ANGLES_OF(prefix, float, PairOrder::kEvenOdd, 1);     \
+  POSENC_ANGLES_OF(prefix, float, PairOrder::kTwice, 1);       \
+  POSENC_ANGLES_OF(prefix, double, PairOrder::kNatural, 1);    \
+  POSENC_ANGLES_OF(prefix, double, PairOrder::kInterleave, 2); \
+  POSENC_ANGLES_OF(prefix, double, PairOrder::kTwice, 1)
+POSENC_ROTARY_ANGLES(extern);
 
 }  // namespace posenc::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -105,11 +105,11 @@ class RotaryRuns {
       way_ = Way::kStrided;
     } else if (in_place) {
       way_ = Way::kInPlace;
-    } else if (args.non_temporal && kStreams && Row::kStreams && can_stream()) {
+    } else if (args.non_temporal && kStreams && can_stream()) {
       way_ = Way::kStream;
     } else {
       way_ = Way::kOrdinary;
-      by_lines_ = args.non_temporal && kStreams && fills_lines();
+      by_lines_ = args.non_temporal && kPastCache && fills_lines();
     }
   }
 
@@ -119,41 +119,57 @@ class RotaryRuns {
         if constexpr (!kRearranges) return rotate_all<Way::kStrided, 1>();
         break;
       case Way::kInPlace:
-        if constexpr (!kRearranges) return rotate_all<Way::kInPlace, kHeadsInPlace<Row>>();
+        if constexpr (!kRearranges) {
+          return rotate_all<Way::kInPlace, kSideBySide ? kHeadsInPlace<Row> : 1>();
+        }
         break;
       case Way::kStream:
-        return rotate_all<kStreams && Row::kStreams ? Way::kStream : Way::kOrdinary, kHeads>();
+        return rotate_all<kStreams ? Way::kStream : Way::kOrdinary, kSideBySide ? kHeads : 1>();
       default:
-        return rotate_all<Way::kOrdinary, kHeads>();
+        return rotate_all<Way::kOrdinary, kSideBySide ? kHeads : 1>();
     }
   }
 
   // Heads that are all turned at once: rows of the tables are read where they are.
   static bool reads_tables(const RotaryArgs& args) {
     const RotaryTensor& x = args.tensors[0];
-    return args.tensor_count == 1 && (x.heads == 1 || x.heads == kHeads) && x.in_strides.dim == 1 &&
-           x.out_strides.dim == 1;
+    return kSideBySide && args.tensor_count == 1 && (x.heads == 1 || x.heads == kHeads) &&
+           x.in_strides.dim == 1 && x.out_strides.dim == 1;
   }
   HWY_ATTR void rotate_by_tables() const {
-    switch (way_) {
-      case Way::kStrided:
-        break;
-      case Way::kInPlace:
-        if constexpr (!kRearranges) return by_tables<Way::kInPlace>();
-        break;
-      case Way::kStream:
-        return by_tables<kStreams && Row::kStreams ? Way::kStream : Way::kOrdinary>();
-      default:
-        return by_tables<Way::kOrdinary>();
+    if constexpr (kSideBySide) {
+      switch (way_) {
+        case Way::kStrided:
+          break;
+        case Way::kInPlace:
+          return by_tables<Way::kInPlace>();
+        case Way::kStream:
+          return by_tables<kStreams ? Way::kStream : Way::kOrdinary>();
+        default:
+          return by_tables<Way::kOrdinary>();
+      }
     }
   }
 
  private:
-  static constexpr bool kStreams = HWY_ARCH_X86 != 0;
   static constexpr int64_t kSize = static_cast<int64_t>(sizeof(T));
+  static constexpr int64_t kGroup = static_cast<int64_t>(group_size(D(), Row::kOrder));
+  // Neighboring dims of a group, where they are written and read.
+  static constexpr int64_t kGroupDims = kGroup * (Row::kNeighboursOut ? 2 : 1);
+  static constexpr int64_t kGroupInDims = kGroup * (Row::kNeighboursIn ? 2 : 1);
   static constexpr int64_t kLineNumbers = kLineBytes / static_cast<int64_t>(sizeof(Number));
   // Then all dims are neighbors, and written elsewhere: the caller sees to it.
   static constexpr bool kRearranges = Row::kNeighboursIn != Row::kNeighboursOut;
+  // Each way through memory is compiled for every format, pairing and rounding. Rows side by side,
+  // and rows of tables that are read where they are, are for what models are trained and served in.
+  // All else, which nobody times, goes row by row.
+  static constexpr bool kSideBySide =
+      HWY_TARGET != HWY_SSE4 && sizeof(T) <= 4 && !kRearranges && kRounding != Rounding::kAsWritten;
+  // Whether lines are written past the cache, by LineWriters or, where a group fills lines, by the
+  // stores of the rotation.
+  static constexpr bool kPastCache = HWY_ARCH_X86 != 0;
+  static constexpr bool kStreams =
+      kPastCache && Row::kStreams && kGroupDims * kSize % kLineBytes == 0;
 
   // kStrided: dims are no neighbors. kInPlace: they are written where they are read. Else they
   // are written elsewhere: past the cache (kStream), or into it (kOrdinary; by_lines_: into the
@@ -184,9 +200,12 @@ class RotaryRuns {
     const HeadStrides& strides = tensor_.in_strides;
     const bool beside = strides.head * kSize % kCollide != 0;
     if constexpr (kWay == Way::kInPlace) {
-      if (by_token_ && near_) return heads_beside<kWay, kSide, false>(beside);
+      if (kSideBySide && by_token_ && near_) return heads_beside<kWay, kSide, false>(beside);
     }
-    if (along_tokens_ || by_token_) return heads_beside<kWay, kSide, true>(beside);
+    if (along_tokens_ || by_token_) {
+      constexpr bool kAhead = kSideBySide && kWay != Way::kStrided;
+      return heads_beside<kWay, kSide, kAhead>(beside);
+    }
     int64_t token = 0;
     if (kSide > 1 && gaps_) token = along_heads<kWay, kSide>(token);
     along_heads<kWay, 1>(token);
@@ -195,7 +214,7 @@ class RotaryRuns {
   template <Way kWay, int kSide, bool kAhead>
   HWY_ATTR void heads_beside(bool beside) const {
     int64_t head = 0;
-    if (beside) {
+    if (kSide > 1 && beside) {
       head = along_tokens<kWay, kSide, kAhead>(head);
       if constexpr (kSide > kHeads) head = along_tokens<kWay, kHeads, kAhead>(head);
     }
@@ -222,7 +241,11 @@ class RotaryRuns {
     look_ahead(run, kCount, last_heads ? run.count * in.token : kCount * in.head);
     Writers<kWay, kCount> writers(by_lines_ ? lines_ : nullptr, row_bytes());
     for (int64_t head = first; head < last; head += kCount) {
-      rotate_run<kWay, kAhead && kWay != Way::kStrided, AnglesOf::kShared>(run, writers);
+      if constexpr (kCount == 1 && !kAhead) {
+        rotate_alone(run, writers);
+      } else {
+        rotate_run<kWay, kAhead, AnglesOf::kShared>(run, writers);
+      }
       run.in += kCount * in.head;
       run.out += kCount * out.head;
     }
@@ -247,8 +270,11 @@ class RotaryRuns {
     look_ahead(run, kCount, kCount * in.token);
     Writers<kWay, kCount> writers(by_lines_ ? lines_ : nullptr, row_bytes());
     for (int64_t token = first; token < last; token += kCount) {
-      rotate_run<kWay, (kCount > 1), kCount == 1 ? AnglesOf::kShared : AnglesOf::kOwn>(run,
-                                                                                       writers);
+      if constexpr (kCount == 1) {
+        rotate_alone(run, writers);
+      } else {
+        rotate_run<kWay, true, AnglesOf::kOwn>(run, writers);
+      }
       run.in += kCount * in.token;
       run.out += kCount * out.token;
       run.cosine += kCount * per_token_;
@@ -317,14 +343,13 @@ class RotaryRuns {
     return args_.start + (Row::kNeighboursIn ? 2 : 1) * piece_.first_pair(args_, 0);
   }
 
-  // Whether what a group writes lies in whole lines.
+  // Whether what a group writes, whole lines of numbers, lies in whole lines of memory.
   bool can_stream() const {
-    const int64_t together = kGroupDims * kSize;
     const HeadStrides& strides = tensor_.out_strides;
     const int64_t first = reinterpret_cast<int64_t>(tensor_.out) + first_dim(0) * kSize;
     const int64_t steps =
         strides.batch | strides.token | strides.head | (Row::kNeighboursOut ? 0 : args_.half_block);
-    return (together | first | steps * kSize) % kLineBytes == 0;
+    return (first | steps * kSize) % kLineBytes == 0;
   }
 
   // Whether LineWriters can take the rows: all of a row is written, in whole vectors, and lines
@@ -347,7 +372,7 @@ class RotaryRuns {
   template <Way kWay, int kCount>
   class Writers {
    public:
-    static constexpr bool kUsed = kStreams && kWay == Way::kOrdinary;
+    static constexpr bool kUsed = kPastCache && kWay == Way::kOrdinary;
 
     Writers(char* buffer, int64_t row_bytes) : used_(kUsed && buffer != nullptr) {
       if (used()) {
@@ -374,11 +399,6 @@ class RotaryRuns {
     LineWriter writers_[kUsed ? kCount : 1];
   };
 
-  static constexpr int64_t kGroup = static_cast<int64_t>(group_size(D(), Row::kOrder));
-  // Neighboring dims of a group, where they are written and read.
-  static constexpr int64_t kGroupDims = kGroup * (Row::kNeighboursOut ? 2 : 1);
-  static constexpr int64_t kGroupInDims = kGroup * (Row::kNeighboursIn ? 2 : 1);
-
   // Where a row has the pairs of the piece.
   struct Pairs {
     int64_t first;        // dim of the first one
@@ -404,6 +424,14 @@ class RotaryRuns {
   HWY_INLINE int64_t in_far(const Pairs& pairs) const {
     if constexpr (!kRearranges) return pairs.far;
     return args_.in_half_block;
+  }
+
+  // Rows without others beside them, compiled once for both directions. Where no rows go side by
+  // side, memory is requested for them.
+  template <Way kWay>
+  HWY_ATTR HWY_NOINLINE void rotate_alone(const Run& run, Writers<kWay, 1>& writers) const {
+    constexpr bool kAhead = !kSideBySide && kWay != Way::kStrided;
+    rotate_run<kWay, kAhead, AnglesOf::kShared>(run, writers);
   }
 
   template <Way kWay, bool kAhead, AnglesOf kAngles, int kCount>
@@ -467,9 +495,8 @@ class RotaryRuns {
       [[maybe_unused]] const typename Angles::Scales& scales) const {
     using Vectors = typename Row::template Angles<D>;
     if constexpr (kAngles == AnglesOf::kOfTables) {
-      using Format = std::conditional_t<kRounding == Rounding::kAsWritten, T, void>;
       hn::Vec<D> c[Vectors::kVectors], s[Vectors::kVectors];
-      angles_.template read_group<Format>(d, cosine, sine, scales, c, s);
+      angles_.read_group(d, cosine, sine, scales, c, s);
       return Vectors(c, s);
     } else {
       return Vectors(d, cosine, sine);

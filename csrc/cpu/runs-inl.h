@@ -16,9 +16,6 @@ HWY_BEFORE_NAMESPACE();
 namespace posenc::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Vectors may run over the end of scratch.
-constexpr int64_t kSlack = 64;
-
 HWY_INLINE int64_t plane_offset(const Planes& planes, const int64_t* strides, int64_t plane) {
   int64_t offset = 0;
   for (int axis = planes.rank - 1; axis >= 0; --axis) {

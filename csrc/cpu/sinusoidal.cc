@@ -81,19 +81,35 @@ class SinusoidalKernel : SinusoidalAngles<T, SinusoidalVectors<T, kInterleaved, 
       const int64_t length = last < 0 ? 1 : args.shape[last];
       const int64_t rows = std::min({length - begin % length, end - begin, block});
       const int64_t stride = last < 0 ? 0 : args.position_strides[last];
-      RowPointers<T> at = Vectors::row_pointers(args, offsets, first_);
-      Angles::for_each_stretch(
-          args, offsets.position, stride, rows,
-          [&](const auto& angles, int64_t count) HWY_ATTR {
-            put_rows(args, angles, count, at, Vectors::moved(args, count, at));
-            Vectors::move_rows(args, count, at);
-          },
-          [&](auto anchor, int64_t step, int64_t count) HWY_ATTR {
-            turn_rows(args, anchor, step, count, at, nullptr);
-            Vectors::move_rows(args, count, at);
-          });
+      compute_rows(args, offsets.position, stride, rows,
+                   Vectors::row_pointers(args, offsets, first_), nullptr);
       begin += rows;
     }
+  }
+
+  // Rows from `at` on, whose positions lie `stride` apart from `offset` on. They are kept as well,
+  // unless `kept` is null.
+  HWY_ATTR HWY_NOINLINE void compute_rows(const SinusoidalArgs& args, int64_t offset,
+                                          int64_t stride, int64_t rows, RowPointers<T> at,
+                                          Number* kept) {
+    const int64_t kept_row = 2 * padded_;
+    const auto move = [&](int64_t count) HWY_ATTR {
+      Vectors::move_rows(args, count, at);
+      if (kept != nullptr) kept += kept_row * count;
+    };
+    Angles::for_each_stretch(
+        args, offset, stride, rows,
+        [&](const auto& angles, int64_t first, int64_t count) HWY_ATTR {
+          const RowPointers<T> next = Vectors::moved(args, count, at);
+          put_rows(args, angles, count, at, next, kept);
+          const int64_t grouped = grouped_pairs();
+          if (grouped != count_) put_rest(args, first, count, grouped, at, kept, false);
+          move(count);
+        },
+        [&](auto anchor, int64_t step, int64_t count) HWY_ATTR {
+          turn_rows(args, anchor, step, count, at, kept);
+          move(count);
+        });
   }
 
   HWY_ATTR void run_repeated(const SinusoidalArgs& args, int64_t repetitions, int64_t begin,
@@ -107,28 +123,8 @@ class SinusoidalKernel : SinusoidalAngles<T, SinusoidalVectors<T, kInterleaved, 
       const int64_t rows = std::min(block, end - begin);
       RowOffsets offsets;
       offsets.move(args, last, begin);
-      RowPointers<T> at = Vectors::row_pointers(args, offsets, first_);
-      Number* kept = scratch_;
-      const auto move = [&](int64_t count) HWY_ATTR {
-        Vectors::move_rows(args, count, at);
-        kept += 2 * padded * count;
-      };
-      Angles::for_each_stretch(
-          args, begin * stride, stride, rows,
-          [&](const auto& angles, int64_t count) HWY_ATTR {
-            Number* const to = kept;
-            const auto and_keep = [=](int64_t row, int64_t pair) POSENC_INLINED {
-              const Ordered table = angles(row, pair);
-              Vectors::keep(table, to + 2 * (row * padded + pair));
-              return table;
-            };
-            put_rows(args, and_keep, count, at, Vectors::moved(args, count, at));
-            move(count);
-          },
-          [&](auto anchor, int64_t step, int64_t count) HWY_ATTR {
-            turn_rows(args, anchor, step, count, at, kept);
-            move(count);
-          });
+      compute_rows(args, begin * stride, stride, rows, Vectors::row_pointers(args, offsets, first_),
+                   scratch_);
       const Number* const scratch = scratch_;
       const auto angles = [=](int64_t row, int64_t pair) POSENC_INLINED -> Ordered {
         const Number* const from = scratch + 2 * (row * padded + pair);
@@ -139,12 +135,14 @@ class SinusoidalKernel : SinusoidalAngles<T, SinusoidalVectors<T, kInterleaved, 
         offsets.move(args, last, row);
         return Vectors::row_pointers(args, offsets, first_);
       };
-      at = rows_of(1, begin);
+      RowPointers<T> at = rows_of(1, begin);
       for (int64_t repetition = 1; repetition < repetitions; ++repetition) {
         const bool ends = repetition + 1 == repetitions;
         const RowPointers<T> next =
             ends ? rows_of(0, begin + rows) : rows_of(repetition + 1, begin);
-        put_rows(args, angles, rows, at, next);
+        put_rows(args, angles, rows, at, next, nullptr);
+        const int64_t grouped = grouped_pairs();
+        if (grouped != count_) put_rest(args, 0, rows, grouped, at, scratch_, true);
         at = next;
       }
     }
@@ -249,27 +247,28 @@ class SinusoidalKernel : SinusoidalAngles<T, SinusoidalVectors<T, kInterleaved, 
 
   // --- Any rows
 
-  // Rows along the last axis, the first one at `first`, before those at `next`. Groups of vectors
-  // come first, in a single loop over the rows, and then what is left of each row: a loop within a
-  // loop, or one that calls a function, would load its constants anew for each row.
+  // The groups of vectors of rows along the last axis, the first one at `first`, before those at
+  // `next`: in a single loop over the rows, and not with what is left of each row, since a loop
+  // within a loop, or one that calls a function, would load its constants anew for each row.
   template <typename Angles>
   HWY_ATTR HWY_INLINE void put_rows(const SinusoidalArgs& args, const Angles& angles, int64_t rows,
-                                    const RowPointers<T>& first, const RowPointers<T>& next) {
-    const int64_t grouped = grouped_pairs(), whole = whole_pairs();
+                                    const RowPointers<T>& first, const RowPointers<T>& next,
+                                    Number* kept) {
+    const int64_t grouped = grouped_pairs();
     if (Vectors::kStreams && stream_) {
       put_whole<Vectors::kStreams ? Store::kStream : Store::kOrdinary>(args, angles, rows, grouped,
-                                                                       first, next);
+                                                                       first, next, kept);
     } else {
-      put_whole<Store::kOrdinary>(args, angles, rows, grouped, first, next);
+      put_whole<Store::kOrdinary>(args, angles, rows, grouped, first, next, kept);
     }
-    if (grouped != count_) put_rest(args, angles, rows, grouped, whole, first);
   }
 
   // The vectors of the pairs 0 .. grouped - 1 of each row.
   template <Store kStore, typename Angles>
   HWY_ATTR HWY_INLINE void put_whole(const SinusoidalArgs& args, const Angles angles, int64_t rows,
                                      int64_t grouped, RowPointers<T> at,
-                                     [[maybe_unused]] const RowPointers<T>& next) {
+                                     [[maybe_unused]] const RowPointers<T>& next,
+                                     [[maybe_unused]] Number* kept) {
     constexpr int64_t kPairs = kGroup * kLanes, kStep = kGroup * kNumbers;
     const auto x_scale = hn::Set(D(), static_cast<Number>(args.x_scale));
     const int last = std::max(args.rank - 1, 0);
@@ -280,6 +279,7 @@ class SinusoidalKernel : SinusoidalAngles<T, SinusoidalVectors<T, kInterleaved, 
     const int64_t x_gap = args.x_strides[last] - written;
     const RowPointers<T> end = Vectors::moved(args, rows, at);
     const int64_t x_jump = kAdd ? next.x_sine - end.x_sine : 0, jump = next.sine - end.sine;
+    [[maybe_unused]] const int64_t kept_gap = 2 * (padded_ - grouped);
     int64_t row = 0, pair = 0;
     for (int64_t groups = rows * (grouped / kPairs); groups > 0; --groups) {
       if constexpr (kAdd) {
@@ -289,6 +289,13 @@ class SinusoidalKernel : SinusoidalAngles<T, SinusoidalVectors<T, kInterleaved, 
       }
       Ordered tables[kGroup];
       unrolled<kGroup>([&](auto v) POSENC_INLINED { tables[v] = angles(row, pair + v * kLanes); });
+      if constexpr (kAdd) {
+        if (kept != nullptr) {
+          unrolled<kGroup>([&](auto v)
+                               POSENC_INLINED { Vectors::keep(tables[v], kept + 2 * kLanes * v); });
+          kept += 2 * kPairs + (pair + kPairs == grouped ? kept_gap : 0);
+        }
+      }
       Vectors::template put<kStore, Smallest::kAny>(tables, x_scale, at);
       pair += kPairs;
       const bool ends = pair == grouped;
@@ -303,21 +310,30 @@ class SinusoidalKernel : SinusoidalAngles<T, SinusoidalVectors<T, kInterleaved, 
     }
   }
 
-  // The further pairs of each row, of which those before `whole` fill vectors.
-  template <typename Angles>
-  HWY_ATTR HWY_NOINLINE void put_rest(const SinusoidalArgs& args, const Angles angles, int64_t rows,
-                                      int64_t grouped, int64_t whole, RowPointers<T> at) {
-    const auto x_scale = hn::Set(D(), static_cast<Number>(args.x_scale));
-    const int64_t count = count_;
+  // The pairs of rows from `grouped` on, with row `first` of those at hand at `at`: kept as well,
+  // unless `kept` is null, or of those that are kept.
+  HWY_ATTR HWY_NOINLINE void put_rest(const SinusoidalArgs& args, int64_t first, int64_t rows,
+                                      int64_t grouped, RowPointers<T> at, Number* kept,
+                                      bool are_kept) {
+    const D d;
+    const auto x_scale = hn::Set(d, static_cast<Number>(args.x_scale));
+    const int64_t count = count_, whole = whole_pairs();
     for (int64_t row = 0; row < rows; ++row) {
-      int64_t pair = grouped;
-      for (; pair < whole; pair += kLanes) {
-        const Ordered table[1] = {angles(row, pair)};
-        Vectors::template put<Store::kOrdinary, Smallest::kAny>(table, x_scale,
-                                                                Vectors::from_pair(at, pair));
-      }
-      for (; pair < count; pair += kLanes) {
-        Vectors::put_part(args, angles(row, pair), pair, std::min(kLanes, count - pair), at);
+      for (int64_t pair = grouped; pair < count; pair += kLanes) {
+        Ordered table[1];
+        Number* const keep = kept == nullptr ? nullptr : kept + 2 * (row * padded_ + pair);
+        if (kAdd && are_kept) {
+          table[0] = {hn::Load(d, keep), hn::Load(d, keep + kLanes)};
+        } else {
+          Angles::angles_at(args, first + row, pair, table[0]);
+          if (kAdd && keep != nullptr) Vectors::keep(table[0], keep);
+        }
+        if (pair < whole) {
+          Vectors::template put<Store::kOrdinary, Smallest::kAny>(table, x_scale,
+                                                                  Vectors::from_pair(at, pair));
+        } else {
+          Vectors::put_part(args, table[0], pair, std::min(kLanes, count - pair), at);
+        }
       }
       Vectors::move_rows(args, 1, at);
     }

@@ -56,10 +56,10 @@ class SinusoidalAngles {
   }
 
   // `rows` <= kBlock rows, whose positions lie `stride` apart from `offset` on, in their order:
-  // exact(angles, count), where angles(row, pair) is a vector of the table, to be called for all of
-  // the `count` next rows once, row by row; or, of those with one anchor, in steps of 1,
-  // turned(anchor, first step, count). How angles come about is decided for all rows of a stretch:
-  // constants then stay in registers.
+  // exact(angles, first, count), where angles(row, pair) is a vector of the table in row
+  // first + row, to be called for vectors of all of the `count` rows once, row by row; or, of those
+  // with one anchor, in steps of 1, turned(anchor, first step, count). How angles come about is
+  // decided for all rows of a stretch: constants then stay in registers.
   template <typename Exact, typename Turned>
   HWY_ATTR HWY_INLINE void for_each_stretch(const SinusoidalArgs& args, int64_t offset,
                                             int64_t stride, int64_t rows, const Exact& exact,
@@ -98,11 +98,11 @@ class SinusoidalAngles {
             }
             return in_order(s, c);
           },
-          rows);
+          0, rows);
       return;
     }
-    int64_t integer[kBlock];
-    uint64_t fraction[kBlock];
+    int64_t* const integer = integer_;
+    uint64_t* const fraction = row_fraction_;
     const bool fractional = read_positions(args.positions, offset, stride, rows, integer, fraction);
     const auto with_fractions = [&](int64_t first, int64_t count) HWY_ATTR {
       exact(
@@ -113,7 +113,7 @@ class SinusoidalAngles {
             sincos<false, true>(d, position, frequencies, static_cast<size_t>(pair), s, c);
             return ordered(s, c);
           },
-          count);
+          first, count);
     };
     if constexpr (kHalf) {
       for (int64_t row = 0; row < rows;) {
@@ -147,7 +147,7 @@ class SinusoidalAngles {
             sincos(d, phase, s, c);
             return ordered(s, c);
           },
-          rows);
+          0, rows);
       next_ += step_ * static_cast<uint64_t>(rows);
     } else {
       exact(
@@ -157,8 +157,37 @@ class SinusoidalAngles {
             sincos<false, false>(d, position, frequencies, static_cast<size_t>(pair), s, c);
             return ordered(s, c);
           },
-          rows);
+          0, rows);
     }
+  }
+
+  // A vector of a row of the last call of for_each_stretch, the same in any way: for what is left
+  // of rows, so that it is not compiled for each of the ways.
+  HWY_ATTR HWY_NOINLINE void angles_at(const SinusoidalArgs& args, int64_t row, int64_t pair,
+                                       Ordered& table) const {
+    const D d;
+    const Frequencies frequencies{fraction_, whole_};
+    const size_t i = static_cast<size_t>(pair);
+    Vector s, c;
+    if (args.axis_map.data == nullptr) {
+      const TokenPosition<false> position{{integer_[row], row_fraction_[row]}, nullptr, nullptr};
+      sincos<false, true>(d, position, frequencies, i, s, c);
+    } else {
+      sincos<true, true>(d, TokenPosition<true>{{}, pair_integer_, pair_fraction_}, frequencies, i,
+                         s, c);
+    }
+    if (args.scale != 1.0) {
+      const auto scale = hn::Set(d, static_cast<Number>(args.scale));
+      s = hn::Mul(s, scale);
+      c = hn::Mul(c, scale);
+    }
+    if (kHalf && args.axis_map.data != nullptr) {
+      Vector step_sine, step_cosine;
+      sincos<true, false>(d, TokenPosition<true>{{}, pair_step_, nullptr}, frequencies, i,
+                          step_sine, step_cosine);
+      turn(step_sine, step_cosine, d, s, c);
+    }
+    table = in_order(s, c);
   }
 
   // put(tables) for the vectors of pairs from `pair` on, row by row.
@@ -290,6 +319,9 @@ class SinusoidalAngles {
 
   HWY_ALIGN uint64_t fraction_[kMaxPairs];
   HWY_ALIGN uint64_t whole_[kMaxPairs];
+  // Positions of rows, or of the pairs of one row.
+  int64_t integer_[kBlock];
+  uint64_t row_fraction_[kBlock];
   HWY_ALIGN int64_t pair_integer_[kMaxPairs];
   HWY_ALIGN uint64_t pair_fraction_[kMaxPairs];
   HWY_ALIGN int64_t pair_step_[kHalf ? kMaxPairs : 1];
