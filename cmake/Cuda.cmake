@@ -15,9 +15,9 @@ check_language(CUDA)
 # CUDAARCHS in the environment or CMAKE_CUDA_ARCHITECTURES chooses others: `native` is quickest to
 # build. posenc_cuda_architectures says what it is, in CMake's words.
 #
-# The kernels use nothing that only newer GPUs have: to the letter, their PTX for 8.0 is that for
-# 9.0, and that for 10.0 is that for 12.0. So each is made once, which is half of the work, and only
-# the assembler runs for each GPU.
+# PTX is made once for the GPUs of a line below, which is half of the work, and only the assembler
+# runs for each of them. From 9.0 on kernels wait for those before them (launch.cuh), which PTX for
+# 8.0 has no instruction for; for the rest it is the same.
 if(CMAKE_CUDA_COMPILER AND NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND "$ENV{CUDAARCHS}" STREQUAL "")
   execute_process(
     COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-arch
@@ -25,9 +25,9 @@ if(CMAKE_CUDA_COMPILER AND NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND "$ENV{CUDAAR
     ERROR_QUIET)
   set(posenc_cuda_architectures)
   set(posenc_cuda_code)
-  set(gpus_80 80 86 89 90)
-  set(gpus_100 100 120)
-  foreach(ptx 80 100)
+  set(gpus_80 80 86 89)
+  set(gpus_90 90 100 120)
+  foreach(ptx 80 90)
     set(machines)
     foreach(gpu ${gpus_${ptx}})
       if(known MATCHES "compute_${gpu}[\r\n]")

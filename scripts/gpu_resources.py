@@ -16,11 +16,14 @@ prints what each kernel takes, and exits with 1, saying what was expected and wh
     float64       computes in float64 what is not float64: GPUs do very little of that
     barriers      has threads of a block wait for each other more often than LIMITS has it, for each
                   time that they go through a loop within a piece
+    waits         does not wait for the kernel before it, where it may be launched while that one
+                  still runs
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import struct
@@ -29,6 +32,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +41,7 @@ ENTRY = re.compile(r"Compiling entry function '(\S+)' for '(\w+)'")
 STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 USED = re.compile(r"Used (\d+) registers")
 BYTES = {"Float16": 2, "BFloat16": 2, "float": 4, "double": 8, "long": 8}
+PTX_TARGET = re.compile(r"^\.target sm_(\d+)", re.MULTILINE)
 PTX_ENTRY = re.compile(r"\.entry (\w+)\(.*?\n\}\n", re.DOTALL)
 THREADS = re.compile(r"\.maxntid (\d+)")
 BLOCKS = re.compile(r"\.minnctapersm (\d+)")
@@ -55,6 +60,8 @@ PTX_LABEL = re.compile(r"(\$\w+):")
 BRANCH = re.compile(r"(@\S+\s+)?bra(?:\.uni)?\s+(\$\w+);")
 END = re.compile(r"(@\S+\s+)?(?:ret|exit|trap);")
 BARRIER = re.compile(r"\b(?:bar|barrier)(?:\.cta)?\.(?:sync|red|arrive)\b")
+WAITS = re.compile(r"\bgriddepcontrol\.wait\b")
+FIRST_TO_WAIT = 90  # compute capability, times 10
 PIECE_LOOPS = 2  # of launch.cuh: those of for_each_piece, around all that a block does
 
 
@@ -74,6 +81,7 @@ class Code:
     non_coherent: int
     double_arithmetic: int
     loop_barriers: int
+    waits: int
 
 
 @dataclass
@@ -93,6 +101,10 @@ class Kernel:
         """Of them on a multiprocessor, as far as registers decide: warps take them by 256."""
         of_warp = -(-self.registers * 32 // 256) * 256
         return 65536 // of_warp // (self.code.threads // 32)
+
+    @property
+    def may_wait(self) -> bool:
+        return int(self.architecture.removeprefix("sm_")) >= FIRST_TO_WAIT
 
     def faults(self, policy: dict[str, int]) -> Iterator[str]:
         """What is wrong with it: what, then what was expected and what came."""
@@ -116,6 +128,7 @@ class Kernel:
             ("non-coherent loads", 0, code.non_coherent, 0),
             ("float64 operations", 0, code.double_arithmetic, None if dtype == "double" else 0),
             ("barriers in loops of a piece", 0, code.loop_barriers, limits.loop_barriers),
+            ("waits for the kernel before", int(limits.waits and self.may_wait), code.waits, None),
         ):
             if got < least or (most is not None and got > most):
                 expected = f"at least {least}" if got < least else f"at most {most}"
@@ -147,6 +160,7 @@ class Limits:
     loads: Callable[[Variant], int] = lambda _: 0
     wide_stores: bool = True
     loop_barriers: int = 0
+    waits: bool = False  # launched with kWaits
 
 
 def _of_rotary(v: Variant) -> int:
@@ -174,18 +188,18 @@ def _of_diagonals(v: Variant) -> int:
 # The first that fits counts.
 LIMITS = [
     # A vector of 16 bit has twice the pairs, and where they are apart a thread has 8.
-    Limits(r"Rotary<B?Float16, 8, false>", 3900, _of_rotary),
-    Limits(r"Rotary<", 3500, _of_rotary),
+    Limits(r"Rotary<B?Float16, 8, false>", 3900, _of_rotary, waits=True),
+    Limits(r"Rotary<", 3500, _of_rotary, waits=True),
     # Single numbers also convert frequencies where they are needed, and take axes in slices.
     Limits(r"RotaryGradient<\w+, 1, false>", 4100, _of_rotary_gradient, loop_barriers=1),
     Limits(r"RotaryGradient<", 4100, _of_rotary_gradient, loop_barriers=1),  # a round of tokens
     # Norms have about 500 instructions for the factor of queries, with logarithms in float64, in a
     # function that is called once a token where there is one.
     # Two words of each of two heads at once. Half of the rest is of angles, once a token.
-    Limits(r"NormRotaryWarp<", 5270, lambda _: 4),
+    Limits(r"NormRotaryWarp<", 5270, lambda _: 4, waits=True),
     # Tables and weights of any dtype, read where they are needed, and caches of 8 bits: long, and
     # mostly not gone through.
-    Limits(r"NormRotary<", 10080, loop_barriers=10),
+    Limits(r"NormRotary<", 10080, loop_barriers=10, waits=True),
     Limits(r"NormGradientWarp<", 3125, lambda _: 4),  # x and the gradient of out, near and far
     Limits(r"NormGradient<", 8230, loop_barriers=7),
     # Heads of the first token and of others, and what is copied.
@@ -295,6 +309,7 @@ def code_of(entry: str) -> Code:
         non_coherent=len(NON_COHERENT.findall(entry)),
         double_arithmetic=len(DOUBLE_ARITHMETIC.findall(entry)),
         loop_barriers=sum(depth > PIECE_LOOPS for depth in barrier_depths(entry)),
+        waits=len(WAITS.findall(entry)),
     )
 
 
@@ -416,11 +431,12 @@ def kernels(command: list[str]) -> list[Kernel]:
         )  # fmt: skip
         if result.returncode:
             sys.exit(result.stdout)
-        codes = {
-            entry[1]: code_of(entry[0])
-            for path in Path(scratch).glob("*.ptx")
-            for entry in PTX_ENTRY.finditer(path.read_text())
-        }
+        codes = {}
+        for path in Path(scratch).glob("*.ptx"):
+            text = path.read_text()
+            [made_for] = PTX_TARGET.findall(text)
+            for entry in PTX_ENTRY.finditer(text):
+                codes[entry[1], int(made_for)] = code_of(entry[0])
         sizes: dict[tuple[str, str], int] = {}
         for path in Path(scratch).glob("*.cubin"):
             sizes |= code_bytes(path.read_bytes())
@@ -432,8 +448,11 @@ def kernels(command: list[str]) -> list[Kernel]:
             stack, spilled = int(match[1]), int(match[2]) + int(match[3])
         elif (match := USED.search(line)) and name:
             instructions = sizes[name, architecture] // INSTRUCTION_BYTES
+            gpu = int(architecture.removeprefix("sm_"))
+            ptx = max(ptx for kernel, ptx in codes if kernel == name and ptx <= gpu)
+            code = codes[name, ptx]
             found.append(
-                Kernel(name, architecture, int(match[1]), stack, spilled, instructions, codes[name])
+                Kernel(name, architecture, int(match[1]), stack, spilled, instructions, code)
             )
             name = ""
     for kernel, text in zip(found, readable([kernel.name for kernel in found]), strict=True):
@@ -448,7 +467,9 @@ def accesses(counts: Counter[int]) -> str:
 
 def main(arguments: list[str]) -> int:
     build = Path(arguments[0]) if arguments else newest_build()
-    every = [kernel for command in commands(build) for kernel in kernels(command)]
+    cores = len(os.sched_getaffinity(0))
+    with ThreadPoolExecutor(cores) as pool:
+        every = [kernel for found in pool.map(kernels, commands(build)) for kernel in found]
     if not every:
         sys.exit(f"gpu_resources: no CUDA kernels in {build}: was it built with POSENC_CUDA=OFF?")
     width = max(len(kernel.name) for kernel in every)

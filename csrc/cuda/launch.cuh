@@ -64,7 +64,7 @@ cudaError_t ask_room(void (*kernel)(Parameters), int device, Room& room) {
   cudaError_t error = cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel));
   if (error != cudaSuccess) return error;
   room.registers = attributes.numRegs;
-  room.compiled_for = attributes.binaryVersion;
+  room.compiled_for = attributes.ptxVersion;
   const auto ask = [&](int64_t& to, cudaDeviceAttr attribute) {
     int value = 0;
     if (error == cudaSuccess) error = cudaDeviceGetAttribute(&value, attribute, device);

@@ -36,7 +36,9 @@ struct Room {
   Gpu gpu;
   int64_t registers = 128;  // of a thread of the kernel
   GridLimit limit;
-  int compiled_for = 90;  // compute capability of its machine code, times 10
+  // Compute capability, times 10, of the PTX that its machine code was made of: what __CUDA_ARCH__
+  // said. That of the machine code itself may be higher.
+  int compiled_for = 90;
 
   // All that blocks() depends on.
   std::array<int64_t, 7> key() const {

@@ -5,6 +5,7 @@ The kernels themselves are judged by `make gpu-resources`, which needs nvcc.
 
 from __future__ import annotations
 
+import re
 import struct
 
 import gpu_resources
@@ -14,7 +15,9 @@ POLICY = {"kHeads": 2}
 SPELLED_OUT = "// begin inline asm\n{}\n// end inline asm\n"
 LOAD = "ld.global.v4.b32 {%r1, %r2, %r3, %r4}, [%rd1];\n"
 STORE = SPELLED_OUT.format("st.global.v4.b32 [%rd1], {%r1, %r2, %r3, %r4};")
-GOOD = LOAD * 6 + STORE
+WAIT = "griddepcontrol.wait;\n"
+GOOD = WAIT + LOAD * 6 + STORE
+NO_WAIT = LOAD * 6 + STORE
 NARROW_STORE = SPELLED_OUT.format("st.global.b32 [%rd1], %r1;")
 OTHERS = """
 ld.param.u64 %rd1, [p];
@@ -27,10 +30,10 @@ st.local.u32 [%r1], %r2;
 
 def kernel(
     body: str, name: str = "RotaryThread<float, 4, true>", registers: int = 128,
-    spilled: int = 0, instructions: int = 3000,
+    spilled: int = 0, instructions: int = 3000, architecture: str = "sm_90",
 ) -> gpu_resources.Kernel:  # fmt: skip
     code = gpu_resources.code_of(".maxntid 256, 1, 1\n.minnctapersm 2\n" + OTHERS + body)
-    return gpu_resources.Kernel(name, "sm_90", registers, 0, spilled, instructions, code)
+    return gpu_resources.Kernel(name, architecture, registers, 0, spilled, instructions, code)
 
 
 def test_as_it_should_be():
@@ -43,8 +46,12 @@ def test_as_it_should_be():
         ({"registers": 129}, "blocks on a multiprocessor: expected at least 2, got 1"),
         ({"spilled": 8}, "bytes of registers in memory: expected at most 0, got 8"),
         ({"instructions": 3501}, "instructions: expected at most 3500, got 3501"),
-        ({"body": LOAD * 5 + STORE}, "loads of 16 bytes: expected at least 6, got 5"),
-        ({"body": LOAD * 6 + NARROW_STORE}, "stores of 16 bytes: expected at least 1, got 0"),
+        ({"body": NO_WAIT}, "waits for the kernel before: expected at least 1, got 0"),
+        ({"body": GOOD.replace(LOAD, "", 1)}, "loads of 16 bytes: expected at least 6, got 5"),
+        (
+            {"body": WAIT + LOAD * 6 + NARROW_STORE},
+            "stores of 16 bytes: expected at least 1, got 0",
+        ),
         (
             {"name": "NewThread<float, 4>"},
             "limits: expected some in LIMITS of scripts/gpu_resources.py, got none",
@@ -130,6 +137,20 @@ def test_a_barrier_in_a_loop_of_a_piece_is_a_fault():
 def test_kernels_of_float64_compute_in_it():
     body = GOOD + "mul.f64 %fd1, %fd2, %fd3;\n"
     assert list(kernel(body, "RotaryThread<double, 2, true>").faults(POLICY)) == []
+
+
+def test_before_9_0_kernels_have_nothing_to_wait_with():
+    assert list(kernel(NO_WAIT, architecture="sm_80").faults(POLICY)) == []
+
+
+def test_machine_code_is_made_of_ptx_that_can_wait_from_9_0_on():
+    """A kernel that does not wait reads what the one before it has not written yet."""
+    text = (gpu_resources.ROOT / "cmake/Cuda.cmake").read_text()
+    lines = re.findall(r"set\(gpus_(\d+) ([\d ]+)\)", text)
+    made_of = {int(gpu): int(ptx) for ptx, gpus in lines for gpu in gpus.split()}
+    assert {80, 90, 100, 120} <= set(made_of)
+    first = gpu_resources.FIRST_TO_WAIT
+    assert [gpu for gpu, ptx in made_of.items() if gpu >= first > ptx] == []
 
 
 def test_constants_are_those_of_the_policy():
