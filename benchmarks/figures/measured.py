@@ -95,8 +95,8 @@ def _accuracy(rows: list[dict[str, Any]]) -> list[str]:
             cells = (errors.get(position) for position in positions)
             lines.append([peer, *("" if e is None else f"{e:.1e}" for e in cells)])
     day = records.day(_results()["accuracy_recorded"])
-    headings = [f"position ({day})", *(f"{p:,}" for p in positions)]
-    return tables.markdown(headings, lines, 1)
+    headings = ["position", *(f"{p:,}" for p in positions)]
+    return [*tables.markdown(headings, lines, 1), "", f"Recorded {day}."]
 
 
 def _case(name: str, *, limits: bool) -> list[str]:
@@ -118,11 +118,8 @@ def _case(name: str, *, limits: bool) -> list[str]:
         words = f"**{row['contestant']}**" if row["ours"] else row["contestant"]
         found = (tables.row_of(case, row["contestant"], row["mode"]) for case in cases.values())
         rows.append([words, row["mode"], *(tables.time(one, limits=limits) for one in found)])
-    headings = (
-        f"{column} ({records.day(case['recorded'])})" if case else column
-        for column, case in cases.items()
-    )
-    return tables.markdown(["", "mode", *headings], rows, 2)
+    days = {column: records.day(case["recorded"]) for column, case in cases.items() if case}
+    return [*tables.markdown(["", "mode", *cases], rows, 2), "", f"{tables.recorded(days)}."]
 
 
 def _tallies(entries: Iterable[judging.Entry]) -> dict[str, judging.Tally]:

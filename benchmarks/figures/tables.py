@@ -14,6 +14,8 @@ from typing import Any
 from . import judging, records, report
 
 PROCESSOR = "amd-epyc-2-cores"
+# Of a figure of another day than most of its column; twice, of a figure of yet another one.
+MARK = "†"
 NOT_RECORDED = "not recorded yet"
 
 Case = dict[str, Any]
@@ -56,7 +58,7 @@ def lines() -> list[dict[str, str]]:
 def at_a_glance(columns: records.Columns) -> list[str]:
     """Our times and multiples of the limit, a column for all instructions; the best peer.
 
-    A column is headed by the day of most of its figures; a figure of another day has its own.
+    A line below has the day of most figures of each column; a figure of another day carries a mark.
     """
     found = []
     for line in lines():
@@ -67,6 +69,10 @@ def at_a_glance(columns: records.Columns) -> list[str]:
         for column in zip(*found, strict=True)
     ]
     usual = [max(counts, key=counts.__getitem__) if counts else "" for counts in days]
+    others = sorted(
+        {day for of, most in zip(days, usual, strict=True) for day in of if day != most}
+    )
+    marks = {day: MARK * number for number, day in enumerate(others, 1)}
     rows = []
     for line, pairs in zip(lines(), found, strict=True):
         cells = []
@@ -74,14 +80,20 @@ def at_a_glance(columns: records.Columns) -> list[str]:
             # In cache no memory bounds it.
             words = time(row, limits=bool(case and case["buffer_sets"] > 1))
             own = records.day(case["recorded"]) if case and row else day
-            cells.append(words if own == day else f"{words} ({own})")
+            cells.append(words if own == day else f"{words} {marks[own]}")
         first = next(((case, row) for case, row in pairs if case and row), None)
         rows.append([line["words"], line["mode"], *cells, _peer(*first) if first else ""])
-    columns_of_times = (
-        f"{name} ({day})" if day else name for name, day in zip(columns, usual, strict=True)
-    )
-    headings = ("", "mode", *columns_of_times, "best peer in this mode, or in the mode it has")
-    return markdown(headings, rows, len(headings))
+    headings = ("", "mode", *columns, "best peer in this mode, or in the mode it has")
+    of_days = recorded(dict(zip(columns, usual, strict=True)))
+    of_marks = "".join(f"; {marks[day]} {day}" for day in others)
+    return [*markdown(headings, rows, len(headings)), "", f"{of_days}{of_marks}."]
+
+
+def recorded(days: dict[str, str]) -> str:
+    """The day of each column, once where it is the same."""
+    if len(set(days.values())) == 1:
+        return f"Recorded {next(iter(days.values())) or 'never'}"
+    return "Recorded " + ", ".join(f"{day} ({column})" for column, day in days.items() if day)
 
 
 def _peer(case: Case, row: judging.Row) -> str:

@@ -209,10 +209,10 @@ def test_what_nobody_measured_is_an_error():
 
 
 def glance(columns):
-    """The headings of times, and the cells behind the words and the mode, by line."""
-    rows = tables.at_a_glance(columns)
+    """The line of days below, and the cells behind the words and the mode, by line."""
+    *rows, _, days = tables.at_a_glance(columns)
     cells = [[cell.strip() for cell in text.strip("|").split("|")][2:] for text in rows]
-    return cells[0][:2], cells[2 : 2 + len(tables.lines())]
+    return days, cells[2:]
 
 
 def recorded(line, *rows, used="AVX3_ZEN4", **when):
@@ -222,19 +222,19 @@ def recorded(line, *rows, used="AVX3_ZEN4", **when):
 def test_the_table_at_a_glance_says_what_is_not_recorded():
     _, line = tables.lines()[:2]
     half = recorded(line, ours(line["mode"], 1.0, line["row"]), PEER, STEADY, used="AVX2")
-    headings, cells = glance({"AVX-512": None, "AVX2": half})
-    assert headings == ["AVX-512", "AVX2 (2026-01-02)"]
+    days, cells = glance({"AVX-512": None, "AVX2": half})
+    assert days == "Recorded 2026-01-02 (AVX2)."
     assert cells[1] == ["not recorded yet", "1.00 ms, 2.00 x copy", "900 µs, library"]
     assert all(of == ["not recorded yet"] * 2 + [""] for of in cells[:1] + cells[2:])
 
 
-def test_a_column_has_the_day_of_most_of_its_figures_and_a_figure_of_another_day_its_own():
+def test_a_line_has_the_day_of_most_figures_and_a_figure_of_another_day_a_mark():
     at = range(5, 8)  # lines of three cases
     parts = [(line, ours(line["mode"], 1.0, line["row"])) for line in tables.lines()[5:8]]
     both = recorded(*parts[0], STEADY)
     both = records.merged(both, recorded(*parts[1], date="2026-02-03T00:00:00"))
     both = records.merged(both, recorded(*parts[2]))
-    headings, cells = glance({"AVX-512": both, "AVX2": None})
-    assert headings == ["AVX-512 (2026-01-02)", "AVX2"]
+    days, cells = glance({"AVX-512": both, "AVX2": both})
+    assert days == "Recorded 2026-01-02; † 2026-02-03."
     words = "1.00 ms, 2.00 x copy"
-    assert [cells[i][0] for i in at] == [words, f"{words} (2026-02-03)", words]
+    assert [cells[i][0] for i in at] == [words, f"{words} †", words]
