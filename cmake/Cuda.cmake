@@ -17,7 +17,8 @@ check_language(CUDA)
 #
 # PTX is made once for the GPUs of a line below, which is half of the work, and only the assembler
 # runs for each of them. From 9.0 on kernels wait for those before them (launch.cuh), which PTX for
-# 8.0 has no instruction for; for the rest it is the same.
+# 8.0 has no instruction for; for the rest it is the same. Machine code for 8.0 runs on 8.6 and 8.9
+# as well, that for 12.0 on 12.1.
 if(CMAKE_CUDA_COMPILER AND NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND "$ENV{CUDAARCHS}" STREQUAL "")
   execute_process(
     COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-arch
@@ -25,7 +26,7 @@ if(CMAKE_CUDA_COMPILER AND NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND "$ENV{CUDAAR
     ERROR_QUIET)
   set(posenc_cuda_architectures)
   set(posenc_cuda_code)
-  set(gpus_80 80 86 89)
+  set(gpus_80 80)
   set(gpus_90 90 100 120)
   foreach(ptx 80 90)
     set(machines)
@@ -68,6 +69,10 @@ if(CMAKE_CUDA_COMPILER)
   # code that calls host code is an error.
   string(APPEND CMAKE_CUDA_FLAGS " --fmad=false --Werror=cross-execution-space-call")
   string(APPEND CMAKE_CUDA_FLAGS " -Xfatbin=-compress-all")
+  if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13.0)
+    # Of an older toolkit some drivers that it supports cannot read it.
+    string(APPEND CMAKE_CUDA_FLAGS " --compress-mode=size")
+  endif()
   string(APPEND CMAKE_CUDA_FLAGS " -Xcompiler=-Wall,-Wextra,-Wno-unknown-pragmas")
 elseif(POSENC_CUDA STREQUAL AUTO)
   set(posenc_no_cuda "there is no nvcc 11.8 or newer (CUDACXX in the environment names one)")
