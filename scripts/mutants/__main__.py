@@ -3,6 +3,8 @@
     make mutants                        ten rows of the matrix again, in minutes
     make mutants ARGS='--all'           every mutant anew, in hours; goes on where it stopped
     make mutants ARGS='--all g017 h03'  these
+    make mutants ARGS='--second'        a test of another file for each; after the last one, the
+                                        files of tests that no mutant needs
     make mutants ARGS='--generate'      choose other generated mutants (generated.toml)
 
 tests/mutants/ has the mutants (generated.toml by a seed, planted.toml by hand) and the matrix
@@ -22,6 +24,7 @@ import argparse
 import ast
 import concurrent.futures
 import contextlib
+import dataclasses
 import json
 import os
 import queue
@@ -31,11 +34,11 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from mutants import generate, mutant, switches
-from mutants.mutant import Found, Mutant
+from mutants.mutant import ALONE, Found, Mutant
 from mutants.plugin import function
 
 ROOT = mutant.ROOT
@@ -263,8 +266,21 @@ class Runner:
         self.report = tree.parent / "report.json"
 
     def kill(self, m: Mutant, tests: list[str]) -> Found:
-        """The first of these tests that notices the mutant."""
+        """The first of these tests that notices the mutant, or the fuzzer."""
         begun = time.monotonic()
+        with self.planted(m):
+            by = self.first(m, tests) or self.fuzz(m)
+        return Found(m.name, m.file, by, round(time.monotonic() - begun, 1), len(tests))
+
+    def kill_again(self, m: Mutant, row: Found, tests: list[str]) -> Found:
+        """The row with a test of another file that notices the mutant."""
+        file = row.killed_by.partition("::")[0]
+        others = [name for name in tests if name.partition("::")[0] != file]
+        with self.planted(m):
+            return dataclasses.replace(row, also_killed_by=self.first(m, others) or ALONE)
+
+    def first(self, m: Mutant, tests: list[str]) -> str:
+        """The first of these tests that notices the mutant, which is planted, or ""."""
         words = _words(m.file)
 
         def cost(name: str) -> float:
@@ -274,21 +290,19 @@ class Runner:
         left = sorted(tests, key=cost)
         by = ""
         limit, spent = 8.0, 0.0  # a few tests first, then more, for most mutants die early
-        with self.planted(m):
-            while left and not by and spent < ENOUGH:
-                some: list[str] = []
-                total = 0.0
-                while left and (not some or total + self.seconds[left[0]] < limit):
-                    total += self.seconds[left[0]]
-                    some.append(left.pop(0))
-                by = self.run(m, some, total)
-                # A test that fails now and then is not what noticed.
-                if by and spent and "::" in by and not self.run(m, [by.partition(" (")[0]], 0):
-                    left, by = [*some[some.index(function(by)) + 1 :], *left], ""
-                spent += total
-                limit = min(6 * limit, ENOUGH)
-            by = by or self.fuzz(m)
-        return Found(m.name, m.file, by, round(time.monotonic() - begun, 1), len(tests))
+        while left and not by and spent < ENOUGH:
+            some: list[str] = []
+            total = 0.0
+            while left and (not some or total + self.seconds[left[0]] < limit):
+                total += self.seconds[left[0]]
+                some.append(left.pop(0))
+            by = self.run(m, some, total)
+            # A test that fails now and then is not what noticed.
+            if by and spent and "::" in by and not self.run(m, [by.partition(" (")[0]], 0):
+                left, by = [*some[some.index(function(by)) + 1 :], *left], ""
+            spent += total
+            limit = min(6 * limit, ENOUGH)
+        return by
 
     @contextlib.contextmanager
     def planted(self, m: Mutant) -> Iterator[None]:
@@ -357,8 +371,10 @@ class Runner:
         )
 
 
-def run_all(mutants: list[Mutant], jobs: int, again: bool) -> None:
-    """Fill the matrix; what stands in it already is kept, unless it is asked for by name."""
+def run_all(mutants: list[Mutant], jobs: int, again: bool, second: bool) -> None:
+    """Fill the matrix, or its second killers; what stands in it already is kept, unless it is asked
+    for by name.
+    """
     modules = list(MODULES)
     if refused := build([m for m in mutant.load() if m.native], modules):
         sys.exit(f"mutants: these do not compile: {', '.join(m.name for m in refused)}")
@@ -367,7 +383,11 @@ def run_all(mutants: list[Mutant], jobs: int, again: bool) -> None:
         watch(trees[0], jobs)
     tests, seconds = reached(trees[0], mutants)
     rows = mutant.load_found()
-    todo = [m for m in mutants if again or m.name not in rows]
+    if second:
+        known = [m for m in mutants if m.name in rows and rows[m.name].by_a_test]
+        todo = [m for m in known if again or not rows[m.name].also_killed_by]
+    else:
+        todo = [m for m in mutants if again or m.name not in rows]
     free: queue.SimpleQueue[Runner] = queue.SimpleQueue()
     for tree in trees:
         free.put(Runner(tree, seconds))
@@ -375,6 +395,8 @@ def run_all(mutants: list[Mutant], jobs: int, again: bool) -> None:
     def one(m: Mutant) -> Found:
         runner = free.get()
         try:
+            if second:
+                return runner.kill_again(m, rows[m.name], tests[m.name])
             return runner.kill(m, tests[m.name])
         finally:
             free.put(runner)
@@ -384,10 +406,16 @@ def run_all(mutants: list[Mutant], jobs: int, again: bool) -> None:
             row = found.result()
             rows[row.name] = row
             mutant.save_found(rows)
-            print(
-                f"{row.name}  {row.seconds:6.1f} s  {row.killed_by or 'LIVES'}  {row.file}",
-                flush=True,
-            )
+            by = row.also_killed_by if second else row.killed_by
+            print(f"{row.name}  {row.seconds:6.1f} s  {by or 'LIVES'}  {row.file}", flush=True)
+    if second and all(row.also_killed_by for row in rows.values() if row.by_a_test):
+        print("needed by no mutant:", *idle_files(rows.values(), seconds), sep="\n  ")
+
+
+def idle_files(rows: Iterable[Found], tests: Iterable[str]) -> list[str]:
+    """The files of tests none of which is a killer of a mutant, first or second."""
+    busy = {test.partition("::")[0] for row in rows for test in (row.killed_by, row.also_killed_by)}
+    return sorted({test.partition("::")[0] for test in tests} - busy)
 
 
 def run_ten(jobs: int) -> int:
@@ -419,10 +447,11 @@ def run_ten(jobs: int) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make mutants", description=__doc__.split("\n\n", 1)[0])
     parser.add_argument("--all", action="store_true", help="every mutant, or those that are named")
+    parser.add_argument("--second", action="store_true", help="a second killer of each, or these")
     parser.add_argument("--generate", action="store_true", help="write generated.toml anew")
     parser.add_argument("--seed", type=int, default=SEED, help="of --generate")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants at a time")
-    parser.add_argument("names", nargs="*", help="with --all: these, again")
+    parser.add_argument("names", nargs="*", help="with --all or --second: these, again")
     options = parser.parse_args()
     if options.generate:
         refused: set[tuple[str, str, str]] = set()
@@ -433,9 +462,9 @@ def main() -> int:
             refused |= {(m.file, m.before, m.after) for m in worse}
             if not worse:
                 return 0
-    if options.all:
+    if options.all or options.second:
         mutants = [m for m in mutant.load() if not options.names or m.name in options.names]
-        run_all(mutants, options.jobs, bool(options.names))
+        run_all(mutants, options.jobs, bool(options.names), options.second)
         return 0
     return run_ten(options.jobs)
 

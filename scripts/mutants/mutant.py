@@ -12,6 +12,7 @@ import tomllib
 ROOT = Path(__file__).parents[2]
 TABLES = ROOT / "tests" / "mutants"
 FOUND = TABLES / "killed.csv"
+ALONE = "no test of another file"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +95,8 @@ def _toml(value: str | int) -> str:
 class Found:
     """A row of the matrix: which test killed a mutant, or "" and the judgment of why none does.
 
-    reached_by: how many test files reach it; 0 where nobody has counted.
+    reached_by: how many test files reach it; 0 where nobody has counted. also_killed_by: a test of
+    another file, ALONE where none was found, or "" where nobody has looked for one.
     """
 
     name: str
@@ -103,6 +105,7 @@ class Found:
     seconds: float
     reached_by: int
     judgment: str = ""
+    also_killed_by: str = ""
 
     @property
     def by_a_test(self) -> bool:
@@ -123,6 +126,7 @@ def load_found() -> dict[str, Found]:
                 float(row["seconds"]),
                 int(row["reached_by"]),
                 row["judgment"],
+                row["also_killed_by"],
             )
             for row in csv.DictReader(file)
         }

@@ -7,6 +7,7 @@ from places import ROOT
 
 pytest.importorskip("tomllib", reason="runs with Python 3.11 or newer")
 
+from mutants import __main__ as command
 from mutants import mutant, switches
 from mutants.plugin import function
 
@@ -33,9 +34,11 @@ def test_rows_of_the_matrix_are_of_mutants_and_of_tests_and_say_why_one_lives():
     for row in rows.values():
         assert row.file == files[row.name]
         assert row.killed_by or row.judgment, row.name
-        if row.by_a_test:  # it may have another name by now
-            file, _, test = function(row.killed_by).partition("::")
-            assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8"), row.name
+        for killer in (row.killed_by, row.also_killed_by):
+            if "::" in killer and row.by_a_test:  # it may have another name by now
+                file, _, test = function(killer.partition(" (")[0]).partition("::")
+                assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8"), row.name
+        assert not row.also_killed_by.startswith(f"{row.killed_by.partition('::')[0]}::")
 
 
 @pytest.mark.parametrize(
@@ -66,3 +69,34 @@ def test_what_a_switch_chooses_between(before, after, switched):
 def test_what_cannot_be_behind_a_switch_is_refused(before, after):
     with pytest.raises(ValueError, match=r"goes on|assignment"):
         switches.woven(before, [mutant.Mutant("g007", "csrc/x.cc", before, after, "")])
+
+
+def runner(tmp_path, noticed_by):
+    """Of tests of a second each, some of which notice the mutant; no test runs."""
+    (tmp_path / "a.py").write_text("x = 1\n", encoding="utf-8")
+
+    class Noted(command.Runner):
+        def run(self, m, tests, seconds):
+            assert "x = 2" in (tmp_path / "a.py").read_text(encoding="utf-8")
+            return next((test for test in tests if test in noticed_by), "")
+
+    names = [f"tests/{file}.py::test_{i}" for file in "abc" for i in range(3)]
+    return Noted(tmp_path, dict.fromkeys(names, 1.0)), names
+
+
+@pytest.mark.parametrize(
+    ("noticed_by", "second"),
+    [
+        (["tests/a.py::test_1", "tests/a.py::test_2"], mutant.ALONE),
+        (["tests/a.py::test_1", "tests/c.py::test_2"], "tests/c.py::test_2"),
+    ],
+)
+def test_a_second_killer_is_of_another_file(tmp_path, noticed_by, second):
+    one = mutant.Mutant("h001", "a.py", "x = 1", "x = 2", "")
+    noted, names = runner(tmp_path, noticed_by)
+    row = mutant.Found("h001", "a.py", "tests/a.py::test_1", 1.0, len(names), "")
+    assert noted.kill_again(one, row, names).also_killed_by == second
+    assert (tmp_path / "a.py").read_text(encoding="utf-8") == "x = 1\n"
+    rows = [noted.kill_again(one, row, names)]
+    needed = {"tests/a.py", second.partition("::")[0]}
+    assert set(command.idle_files(rows, names)) == {f"tests/{x}.py" for x in "abc"} - needed
