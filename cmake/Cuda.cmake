@@ -17,8 +17,8 @@ check_language(CUDA)
 #
 # PTX is made once for the GPUs of a line below, which is half of the work, and only the assembler
 # runs for each of them. From 9.0 on kernels wait for those before them (launch.cuh), which PTX for
-# 8.0 has no instruction for; for the rest it is the same. Machine code for 8.0 runs on 8.6 and 8.9
-# as well, that for 12.0 on 12.1.
+# 8.0 has no instruction for; nothing else of newer ones is used. Machine code for 8.0 runs on 8.6 and
+# 8.9 as well, that for 12.0 on 12.1.
 if(CMAKE_CUDA_COMPILER AND NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND "$ENV{CUDAARCHS}" STREQUAL "")
   execute_process(
     COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-arch
@@ -70,7 +70,7 @@ if(CMAKE_CUDA_COMPILER)
   string(APPEND CMAKE_CUDA_FLAGS " --fmad=false --Werror=cross-execution-space-call")
   string(APPEND CMAKE_CUDA_FLAGS " -Xfatbin=-compress-all")
   if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13.0)
-    # Of an older toolkit some drivers that it supports cannot read it.
+    # Older toolkits also support drivers that cannot read code in this form.
     string(APPEND CMAKE_CUDA_FLAGS " --compress-mode=size")
   endif()
   string(APPEND CMAKE_CUDA_FLAGS " -Xcompiler=-Wall,-Wextra,-Wno-unknown-pragmas")

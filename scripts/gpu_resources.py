@@ -104,7 +104,7 @@ class Kernel:
 
     @property
     def may_wait(self) -> bool:
-        return int(self.architecture.removeprefix("sm_")) >= FIRST_TO_WAIT
+        return capability(self.architecture) >= FIRST_TO_WAIT
 
     def faults(self, policy: dict[str, int]) -> Iterator[str]:
         """What is wrong with it: what, then what was expected and what came."""
@@ -252,6 +252,11 @@ def constants() -> dict[str, int]:
     text = (ROOT / "csrc/cuda/policy.h").read_text()
     found = re.findall(r"static constexpr \w+ (k\w+) = (\d+);", text)
     return {name: int(value) for name, value in found}
+
+
+def capability(architecture: str) -> int:
+    """Times 10, of sm_90 or sm_90a."""
+    return int(architecture.removeprefix("sm_").rstrip("af"))
 
 
 def newest_build() -> Path:
@@ -448,7 +453,7 @@ def kernels(command: list[str]) -> list[Kernel]:
             stack, spilled = int(match[1]), int(match[2]) + int(match[3])
         elif (match := USED.search(line)) and name:
             instructions = sizes[name, architecture] // INSTRUCTION_BYTES
-            gpu = int(architecture.removeprefix("sm_"))
+            gpu = capability(architecture)
             ptx = max(ptx for kernel, ptx in codes if kernel == name and ptx <= gpu)
             code = codes[name, ptx]
             found.append(

@@ -28,7 +28,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
 CPU = DIST / "cpu"
-# Bytes that a wheel may have. Two thirds are CUDA kernels for six kinds of GPU: a wheel that grows
+# Bytes that a wheel may have. Two thirds are CUDA kernels for four kinds of GPU: a wheel that grows
 # by a third has a new architecture or a mistake.
 LARGEST = {DIST: 29_000_000, CPU: 10_000_000}
 OLDEST_NUMPY = {"3.10": "1.26.4", "3.11": "1.26.4", "3.12": "1.26.4", "3.13": "2.1.3"}

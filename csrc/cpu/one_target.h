@@ -1,6 +1,6 @@
 // The SIMD target that this object file is for. CMakeLists.txt compiles every kernel once for each
-// target (POSENC_ONE_TARGET): all cores have work, and a build may be for one processor alone. To
-// be included first.
+// target (POSENC_ONE_TARGET), alone or with those of its group: all cores have work, and a build
+// may be for one processor alone. To be included first.
 //
 // Only what stands between HWY_BEFORE_NAMESPACE and HWY_AFTER_NAMESPACE may use the target's
 // instructions. An inline function of any other header is compiled for the oldest processor here

@@ -495,7 +495,7 @@ class RotaryAngles {
   size_t padded_ = 0;
 };
 
-// What each block of tokens calls once is compiled once, in rotary_angles.cc.
+// What is called once a piece or a block of tokens is compiled once, in rotary_angles.cc.
 #define POSENC_ANGLES_OF(prefix, ...)                                                      \
   prefix template void RotaryAngles<__VA_ARGS__>::enter(const RotaryArgs&, const Piece&);  \
   prefix template void RotaryAngles<__VA_ARGS__>::compute(const RotaryArgs&, const Piece&, \

@@ -2,6 +2,8 @@
 
 #pragma once
 
+#include <type_traits>
+
 #include "cpu/numbers-inl.h"
 #include "cpu/sincos-inl.h"
 #include "hwy/highway.h"

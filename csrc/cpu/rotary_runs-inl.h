@@ -13,7 +13,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <type_traits>
 
 #include "core/rotary.h"
 #include "cpu/elements-inl.h"
@@ -35,8 +34,8 @@ constexpr int64_t kPrefetchBytes = 32768;
 // Heads rotated side by side: they share the loads of their angles, and memory serves several
 // streams faster than one that ends every few pages. In place as many as there are registers for
 // their pairs; where a second stream is written for each, fewer are faster. A run without gaps goes
-// alone, and nothing is requested for it: the processor's own requests follow it, and do not follow
-// several runs side by side.
+// alone, and nothing is requested for it, where others go side by side: the processor's own
+// requests follow it, and do not follow several runs side by side.
 constexpr int kHeads = 4;
 template <class Row>
 constexpr int kHeadsInPlace =
@@ -97,7 +96,7 @@ class RotaryRuns {
     gaps_ = strides.token != tensor.heads * strides.head || strides.head != args.head_dim;
     along_tokens_ = std::abs(strides.token) < std::abs(strides.head);
     const int64_t bytes = args.rows() * tensor.heads * args.head_dim * kSize;
-    by_token_ = in_place && gaps_ && !along_tokens_ &&
+    by_token_ = kSideBySide && in_place && gaps_ && !along_tokens_ &&
                 (kSize == 2 || bytes / kLastLevel < non_temporal_bytes());
     near_ = bytes * kNear < non_temporal_bytes();
     copy_rest_ = copy_rest && !in_place && 2 * args.pairs != args.head_dim;
@@ -162,7 +161,7 @@ class RotaryRuns {
   static constexpr bool kRearranges = Row::kNeighboursIn != Row::kNeighboursOut;
   // Each way through memory is compiled for every format, pairing and rounding. Rows side by side,
   // and rows of tables that are read where they are, are for what models are trained and served in.
-  // All else, which nobody times, goes row by row.
+  // All else is rarer and goes row by row.
   static constexpr bool kSideBySide =
       HWY_TARGET != HWY_SSE4 && sizeof(T) <= 4 && !kRearranges && kRounding != Rounding::kAsWritten;
   // Whether lines are written past the cache, by LineWriters or, where a group fills lines, by the
@@ -200,7 +199,7 @@ class RotaryRuns {
     const HeadStrides& strides = tensor_.in_strides;
     const bool beside = strides.head * kSize % kCollide != 0;
     if constexpr (kWay == Way::kInPlace) {
-      if (kSideBySide && by_token_ && near_) return heads_beside<kWay, kSide, false>(beside);
+      if (by_token_ && near_) return heads_beside<kWay, kSide, false>(beside);
     }
     if (along_tokens_ || by_token_) {
       constexpr bool kAhead = kSideBySide && kWay != Way::kStrided;
@@ -426,8 +425,8 @@ class RotaryRuns {
     return args_.in_half_block;
   }
 
-  // Rows without others beside them, compiled once for both directions. Where no rows go side by
-  // side, memory is requested for them.
+  // Rows without others beside them, along tokens or heads, compiled once for both where nothing is
+  // requested along tokens. Memory is requested for them where no rows go side by side.
   template <Way kWay>
   HWY_ATTR HWY_NOINLINE void rotate_alone(const Run& run, Writers<kWay, 1>& writers) const {
     constexpr bool kAhead = !kSideBySide && kWay != Way::kStrided;

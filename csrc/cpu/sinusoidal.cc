@@ -92,17 +92,16 @@ class SinusoidalKernel : SinusoidalAngles<T, SinusoidalVectors<T, kInterleaved, 
   HWY_ATTR HWY_NOINLINE void compute_rows(const SinusoidalArgs& args, int64_t offset,
                                           int64_t stride, int64_t rows, RowPointers<T> at,
                                           Number* kept) {
-    const int64_t kept_row = 2 * padded_;
+    const int64_t kept_row = 2 * padded_, grouped = grouped_pairs();
     const auto move = [&](int64_t count) HWY_ATTR {
       Vectors::move_rows(args, count, at);
       if (kept != nullptr) kept += kept_row * count;
     };
     Angles::for_each_stretch(
-        args, offset, stride, rows,
+        args, offset, stride, rows, grouped != 0,
         [&](const auto& angles, int64_t first, int64_t count) HWY_ATTR {
           const RowPointers<T> next = Vectors::moved(args, count, at);
           put_rows(args, angles, count, at, next, kept);
-          const int64_t grouped = grouped_pairs();
           if (grouped != count_) put_rest(args, first, count, grouped, at, kept, false);
           move(count);
         },

@@ -1,7 +1,8 @@
 // Angles of a table's rows: sines and cosines of vectors of pairs, row after row.
 //
-//   equal steps          additions to phases that are kept from row to row
-//   any integers         a product for each pair, rows with fractions likewise
+//   equal steps          additions to phases that are kept from row to row, of groups of vectors
+//   any integers         a product for each pair, rows with fractions and what is behind the groups
+//                        likewise
 //   in 16-bit formats    rows of integer positions with the same anchor (phase.h) turn its sines
 //   and
 //                        cosines, which stay in registers, by those of their steps
@@ -59,11 +60,12 @@ class SinusoidalAngles {
   // exact(angles, first, count), where angles(row, pair) is a vector of the table in row
   // first + row, to be called for vectors of all of the `count` rows once, row by row; or, of those
   // with one anchor, in steps of 1, turned(anchor, first step, count). How angles come about is
-  // decided for all rows of a stretch: constants then stay in registers.
+  // decided for all rows of a stretch: constants then stay in registers. walks: whether there is
+  // something to call angles for in equal steps.
   template <typename Exact, typename Turned>
   HWY_ATTR HWY_INLINE void for_each_stretch(const SinusoidalArgs& args, int64_t offset,
-                                            int64_t stride, int64_t rows, const Exact& exact,
-                                            const Turned& turned) {
+                                            int64_t stride, int64_t rows, bool walks,
+                                            const Exact& exact, const Turned& turned) {
     const D d;
     const Frequencies frequencies{fraction_, whole_};
     const auto scale = hn::Set(d, static_cast<Number>(args.scale));
@@ -134,7 +136,7 @@ class SinusoidalAngles {
       }
     } else if (fractional) {
       with_fractions(0, rows);
-    } else if (rows >= kFewestSteps && equal_steps(integer, rows)) {
+    } else if (walks && rows >= kFewestSteps && equal_steps(integer, rows)) {
       walk_from(integer[0], difference(integer[1], integer[0]));
       PhaseWord<D>* const phases = phases_;
       const PhaseWord<D>* const steps = steps_;
@@ -161,8 +163,8 @@ class SinusoidalAngles {
     }
   }
 
-  // A vector of a row of the last call of for_each_stretch, the same in any way: for what is left
-  // of rows, so that it is not compiled for each of the ways.
+  // A vector of the row `row` of the stretch at hand, with the bits that exact's angles have: for
+  // what is left of rows, so that it is not compiled for each way to these.
   HWY_ATTR HWY_NOINLINE void angles_at(const SinusoidalArgs& args, int64_t row, int64_t pair,
                                        Ordered& table) const {
     const D d;

@@ -273,11 +273,14 @@ class Runner:
         return Found(m.name, m.file, by, round(time.monotonic() - begun, 1), len(tests))
 
     def kill_again(self, m: Mutant, row: Found, tests: list[str]) -> Found:
-        """The row with a test of another file that notices the mutant."""
+        """The row with a test of another file that notices the mutant, and how long it took."""
+        begun = time.monotonic()
         file = row.killed_by.partition("::")[0]
         others = [name for name in tests if name.partition("::")[0] != file]
         with self.planted(m):
-            return dataclasses.replace(row, also_killed_by=self.first(m, others) or ALONE)
+            by = self.first(m, others) or ALONE
+        print(f"{m.name}  {time.monotonic() - begun:6.1f} s  {by}  {m.file}", flush=True)
+        return dataclasses.replace(row, also_killed_by=by)
 
     def first(self, m: Mutant, tests: list[str]) -> str:
         """The first of these tests that notices the mutant, which is planted, or ""."""
@@ -299,7 +302,8 @@ class Runner:
             by = self.run(m, some, total)
             # A test that fails now and then is not what noticed.
             if by and spent and "::" in by and not self.run(m, [by.partition(" (")[0]], 0):
-                left, by = [*some[some.index(function(by)) + 1 :], *left], ""
+                at = some.index(function(by.partition(" (")[0]))
+                left, by = [*some[at + 1 :], *left], ""
             spent += total
             limit = min(6 * limit, ENOUGH)
         return by
@@ -406,8 +410,9 @@ def run_all(mutants: list[Mutant], jobs: int, again: bool, second: bool) -> None
             row = found.result()
             rows[row.name] = row
             mutant.save_found(rows)
-            by = row.also_killed_by if second else row.killed_by
-            print(f"{row.name}  {row.seconds:6.1f} s  {by or 'LIVES'}  {row.file}", flush=True)
+            if not second:
+                by = row.killed_by or "LIVES"
+                print(f"{row.name}  {row.seconds:6.1f} s  {by}  {row.file}", flush=True)
     if second and all(row.also_killed_by for row in rows.values() if row.by_a_test):
         print("needed by no mutant:", *idle_files(rows.values(), seconds), sep="\n  ")
 

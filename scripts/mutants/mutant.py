@@ -96,7 +96,7 @@ class Found:
     """A row of the matrix: which test killed a mutant, or "" and the judgment of why none does.
 
     reached_by: how many test files reach it; 0 where nobody has counted. also_killed_by: a test of
-    another file, ALONE where none was found, or "" where nobody has looked for one.
+    another file, ALONE where none was found in time, or "" where nobody has looked for one.
     """
 
     name: str
