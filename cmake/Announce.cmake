@@ -13,7 +13,7 @@ set(posenc_seconds_SSE4 36)
 set(posenc_seconds_operators 12)
 set(posenc_seconds_gpu 130) # for one compute capability
 set(posenc_seconds_next_gpu 40) # the assembler; the compiler proper runs twice in all
-set(posenc_seconds_next_ptx 60)
+set(posenc_seconds_next_ptx 60) # the part of the compiler proper in the first
 set(posenc_seconds_on_host 85)
 set(posenc_seconds_longest 20) # of one file, which more cores do not shorten
 set(posenc_words_AVX3 AVX-512)

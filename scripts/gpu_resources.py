@@ -255,8 +255,8 @@ def constants() -> dict[str, int]:
 
 
 def capability(architecture: str) -> int:
-    """Times 10, of sm_90 or sm_90a."""
-    return int(architecture.removeprefix("sm_").rstrip("af"))
+    """Times 10, of sm_90."""
+    return int(architecture.removeprefix("sm_"))
 
 
 def newest_build() -> Path:

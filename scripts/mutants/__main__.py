@@ -273,14 +273,11 @@ class Runner:
         return Found(m.name, m.file, by, round(time.monotonic() - begun, 1), len(tests))
 
     def kill_again(self, m: Mutant, row: Found, tests: list[str]) -> Found:
-        """The row with a test of another file that notices the mutant, and how long it took."""
-        begun = time.monotonic()
+        """The row with a test of another file that notices the mutant."""
         file = row.killed_by.partition("::")[0]
         others = [name for name in tests if name.partition("::")[0] != file]
         with self.planted(m):
-            by = self.first(m, others) or ALONE
-        print(f"{m.name}  {time.monotonic() - begun:6.1f} s  {by}  {m.file}", flush=True)
-        return dataclasses.replace(row, also_killed_by=by)
+            return dataclasses.replace(row, also_killed_by=self.first(m, others) or ALONE)
 
     def first(self, m: Mutant, tests: list[str]) -> str:
         """The first of these tests that notices the mutant, which is planted, or ""."""
@@ -396,23 +393,25 @@ def run_all(mutants: list[Mutant], jobs: int, again: bool, second: bool) -> None
     for tree in trees:
         free.put(Runner(tree, seconds))
 
-    def one(m: Mutant) -> Found:
+    def one(m: Mutant) -> tuple[Found, float]:
         runner = free.get()
+        begun = time.monotonic()
         try:
             if second:
-                return runner.kill_again(m, rows[m.name], tests[m.name])
-            return runner.kill(m, tests[m.name])
+                found = runner.kill_again(m, rows[m.name], tests[m.name])
+            else:
+                found = runner.kill(m, tests[m.name])
+            return found, time.monotonic() - begun
         finally:
             free.put(runner)
 
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         for found in concurrent.futures.as_completed([pool.submit(one, m) for m in todo]):
-            row = found.result()
+            row, took = found.result()
             rows[row.name] = row
             mutant.save_found(rows)
-            if not second:
-                by = row.killed_by or "LIVES"
-                print(f"{row.name}  {row.seconds:6.1f} s  {by}  {row.file}", flush=True)
+            by = row.also_killed_by if second else row.killed_by or "LIVES"
+            print(f"{row.name}  {took:6.1f} s  {by}  {row.file}", flush=True)
     if second and all(row.also_killed_by for row in rows.values() if row.by_a_test):
         print("needed by no mutant:", *idle_files(rows.values(), seconds), sep="\n  ")
 
