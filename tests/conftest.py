@@ -14,6 +14,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+from matrices import leave_pairs
 from targets import (
     CUDA_ON_HOST,
     NATIVE,
@@ -49,6 +50,12 @@ hypothesis.settings.register_profile("repeat", max_examples=30, derandomize=True
 hypothesis.settings.register_profile("explore", max_examples=1500, **SETTINGS)
 hypothesis.settings.register_profile("few", max_examples=15, derandomize=True, **SETTINGS)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> Iterator[None]:
+    yield
+    leave_pairs(metafunc)
 
 
 @pytest.fixture

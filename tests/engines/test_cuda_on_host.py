@@ -23,7 +23,7 @@ import pytest
 from arrays import View, aligned, aligned_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from matrices import pairwise
+from matrices import product
 from oracle import DTYPES, assert_close, assert_same_bits
 from places import CSRC
 from rotating import turned_by
@@ -90,7 +90,7 @@ def assert_rotations_agree(
                     assert_agree("apply_rotary_qk", q, k, *tables, inplace)
 
 
-@pairwise(
+@product(
     dim=[32, 36, 40, 64, 72, 80, 96, 112, 128, 160, 192, 256, 320, 512, 576],
     pairing=["half", "interleaved"],
     dtype=DTYPES,
@@ -111,7 +111,7 @@ def test_numbers_of_heads_and_tokens(tokens, q_heads, k_heads, dtype):
     assert_rotations_agree(q, k, None, frequencies(32), "hsd", "half")
 
 
-@pairwise(heads=[2, 5, 33], axes=[0, 2], pairing=["half", "interleaved"], dtype=DTYPES)
+@product(heads=[2, 5, 33], axes=[0, 2], pairing=["half", "interleaved"], dtype=DTYPES)
 def test_frequencies_of_each_head(heads, axes, pairing, dtype):
     q, k = numbers(dtype, 2, heads, 19, 64), numbers(dtype, 2, heads, 19, 64) + 1
     shape = (axes, heads, 24) if axes else (heads, 24)
@@ -280,7 +280,7 @@ def test_gradients_of_very_many_axes(mapped, axes, heads, dtype):
                     assert_same_bits(a, b)
 
 
-@pairwise(
+@product(
     dim=[2, 6, 16, 30, 126, 512, 4098, 8192, 8194, 20000],
     layout=["interleaved", "sin_cos", "cos_sin"],
     dtype=DTYPES,
@@ -360,7 +360,7 @@ def factors_of(norm: Norm, positions: np.ndarray, layout: str) -> np.ndarray:
     return factors[:, :, None, None] if layout == "bshd" else factors[:, None, :, None]
 
 
-@pairwise(
+@product(
     shape=WARP_SHAPES, dtype=["float16", "bfloat16", "float32"], layout=["bshd", "bhsd"],
     heads=[(1, 1), (3, 0), (8, 2), (32, 8), (33, 5)], tokens=[1, 7, 8, 61],
     norm=[Norm(), Norm(norm=False), Norm(weight_offset=1.0, eps=1e-3), *QUERIES_SCALED],
@@ -412,7 +412,7 @@ def test_norm_and_rotation_by_warps(
             assert_same_bits(ours, theirs)
 
 
-@pairwise(
+@product(
     shape=WARP_SHAPES, dtype=["float16", "bfloat16", "float32"], layout=["bshd", "bhsd"],
     heads=[(1, 1), (3, 2), (8, 2), (33, 5)], tokens=[1, 7, 61, 5000],
     weights=[None, "float32", "bfloat16"], seed=[0, 5], scaled=[False, True],
@@ -503,14 +503,14 @@ def assert_relative_agree(
         assert_agree("diagonal_sums", scores, shape, *lengths, None)
 
 
-@pairwise(
+@product(
     queries=[1, 7, 8, 9, 33, 257], keys=[1, 7, 8, 16, 64, 72, 136, 512, 520, 1040], dtype=DTYPES
 )
 def test_toeplitz_sizes(queries, keys, dtype):
     assert_relative_agree((1, 2), queries, keys, dtype)
 
 
-@pairwise(planes=[(1, 1), (3, 2), (70, 1), (9, 5)], dtype=DTYPES, of=DTYPES)
+@product(planes=[(1, 1), (3, 2), (70, 1), (9, 5)], dtype=DTYPES, of=DTYPES)
 def test_toeplitz_planes(planes, dtype, of):
     for queries, keys in ((16, 24), (2, 40), (11, 5)):
         assert_relative_agree(planes, queries, keys, dtype, of)
@@ -553,7 +553,7 @@ def assert_lines_agree(
         to.assert_rest_untouched()
 
 
-@pairwise(
+@product(
     queries=[1, 7, 33],
     keys=[1, 2, 3, 7, 8, 9, 15, 31, 49, 63, 129, 257, 513],
     gap=[0, 1, 8],
@@ -569,7 +569,7 @@ def test_rows_of_any_length(queries, keys, gap, dtype):
             assert_lines_agree(scores, diagonals, lengths, gap, before)
 
 
-@pairwise(planes=[(1, 1), (16, 3), (2, 5, 3), (70, 4)], gap=[0, 3], dtype=DTYPES)
+@product(planes=[(1, 1), (16, 3), (2, 5, 3), (70, 4)], gap=[0, 3], dtype=DTYPES)
 def test_windows_of_49_cells(planes, gap, dtype):
     """Of odd size, and so their repetitions: of a grid, and of rank 1."""
     scores = numbers(dtype, *planes, 49, 49)
@@ -581,7 +581,7 @@ def test_windows_of_49_cells(planes, gap, dtype):
             assert_lines_agree(scores, diagonals, lengths, gap, before)
 
 
-@pairwise(keys=[1000, 1003, 4104, 9001], planes=[(3,), (5, 2)], dtype=DTYPES)
+@product(keys=[1000, 1003, 4104, 9001], planes=[(3,), (5, 2)], dtype=DTYPES)
 def test_bias_of_decoding(keys, planes, dtype):
     for queries in (1, 2, 5, 7, 9):
         diagonals = numbers("float64", planes[-1], keys + 9)
@@ -677,7 +677,7 @@ def test_gather_and_shift_sizes(keys, width, queries, dtype):
         assert_agree("relative_scatter", content, *options)
 
 
-@pairwise(
+@product(
     dtype=DTYPES, keys=[64, 72, 200, 512], width=[1, 9, 33, 129, 400], queries=[1, 8, 9, 41],
     before=[0, 1, 5], kind=["clipped", "down", "far", "none", "steps"], scale=[1.0, 0.3],
 )  # fmt: skip

@@ -13,14 +13,16 @@ import posenc_native as pn
 
 # Every axis of every operation but those of which there must be one: position axes and columns
 # that an index leads to, and the entries, whose number follows from queries and keys.
-EMPTY = [
-    (name, letter)
+EMPTY = {
+    name: [
+        letter
+        for letter in one.letters()
+        if letter != "E"
+        and not (letter == "A" and {"positions", "inv_freq"} <= set(one.operands))
+        and not (letter == "W" and "index" in one.operands)
+    ]
     for name, one in OPERATIONS.items()
-    for letter in one.letters()
-    if letter != "E"
-    and not (letter == "A" and {"positions", "inv_freq"} <= set(one.operands))
-    and not (letter == "W" and "index" in one.operands)
-]
+}
 
 
 def sizes(name: str, letter: str) -> dict[str, int]:
@@ -29,31 +31,32 @@ def sizes(name: str, letter: str) -> dict[str, int]:
     return none | {"P": 0} if letter == "d" and "P" in OPERATIONS[name].letters() else none
 
 
-def as_list(results):
-    return list(results) if isinstance(results, tuple) else [results]
-
-
-@pytest.mark.parametrize(("name", "letter"), EMPTY)
-def test_an_empty_axis_of_arrays(target, name, letter):
+def called(name: str, letter: str, kind=np.asarray) -> list[np.ndarray]:
     operation = OPERATIONS[name]
     arrays = operation.arrays(sizes=sizes(name, letter))
-    results = as_list(operation.call(**arrays))
+    results = operation.call(**{of: kind(a) for of, a in arrays.items()})
+    return [np.asarray(r) for r in (results if isinstance(results, tuple) else (results,))]
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_an_empty_axis_of_arrays(target, name, subtests):
+    results = {letter: called(name, letter) for letter in EMPTY[name]}
     pn.set_backend("reference")
-    expected = as_list(operation.call(**operation.arrays(sizes=sizes(name, letter))))
-    assert [result.dtype for result in results] == [other.dtype for other in expected]
-    for result, other in zip(results, expected, strict=True):
-        np.testing.assert_allclose(result, other, rtol=1e-5, atol=1e-5)
+    for letter, of_target in results.items():
+        with subtests.test(letter):
+            for result, other in zip(of_target, called(name, letter), strict=True):
+                assert result.dtype == other.dtype
+                np.testing.assert_allclose(result, other, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(("name", "letter"), EMPTY)
-def test_an_empty_axis_of_tensors(native, name, letter):
+@pytest.mark.parametrize("name", EMPTY)
+def test_an_empty_axis_of_tensors(native, name, subtests):
     torch = pytest.importorskip("torch")
-    operation = OPERATIONS[name]
-    arrays = operation.arrays(sizes=sizes(name, letter))
-    expected = as_list(operation.call(**operation.arrays(sizes=sizes(name, letter))))
-    results = as_list(operation.call(**{of: torch.from_numpy(a) for of, a in arrays.items()}))
-    for result, other in zip(results, expected, strict=True):
-        np.testing.assert_array_equal(result.numpy(), other)
+    for letter in EMPTY[name]:
+        with subtests.test(letter):
+            of_tensors, expected = (called(name, letter, k) for k in (torch.from_numpy, np.asarray))
+            for result, other in zip(of_tensors, expected, strict=True):
+                np.testing.assert_array_equal(result, other)
 
 
 def test_tables_of_no_pairs_may_have_no_axes(backend):

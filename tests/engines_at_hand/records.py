@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,14 @@ def read_record(engine: str) -> Record:
     """The record of an engine; an empty one if it was never run."""
     path = _HERE / "records" / f"{engine}.json"
     return Record(**json.loads(path.read_text())) if path.exists() else Record()
+
+
+def by_model(answers: dict[str, dict[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Answers by the first words of their names, most of which are a model: "llama, yarn"."""
+    models: dict[str, dict[str, dict[str, Any]]] = {}
+    for name, answer in answers.items():
+        models.setdefault(re.split(r"[,:] ", name)[0], {})[name] = answer
+    return models
 
 
 def write_record(engine: str, record: Record) -> None:

@@ -6,27 +6,36 @@ import json
 from pathlib import Path
 
 import pytest
-from records import ENGINES, configurations_of, read_record
+from records import ENGINES, by_model, configurations_of, read_record
 from verdicts import assert_same
 
 import posenc_native as pn
 
-_ANSWERS = [
-    pytest.param(engine, name, answer, id=f"{engine}: {name}")
-    for engine in ENGINES
-    for name, answer in read_record(engine).answers.items()
-]
+RECORDS = {engine: read_record(engine) for engine in ENGINES}
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_record_is_of_todays_configurations(engine):
-    recorded = {name: entry["configuration"] for name, entry in read_record(engine).answers.items()}
+    recorded = {name: entry["configuration"] for name, entry in RECORDS[engine].answers.items()}
     assert recorded == json.loads(json.dumps(configurations_of(engine)))
 
 
-@pytest.mark.parametrize(("engine", "name", "answer"), _ANSWERS)
-def test_explain_says_what_the_engine_did(engine, name, answer, tmp_path):
-    source = _source(engine, answer["configuration"], tmp_path)
+@pytest.mark.parametrize(
+    ("engine", "answers"),
+    [
+        pytest.param(engine, answers, id=f"{engine}: {model}")
+        for engine in ENGINES
+        for model, answers in by_model(RECORDS[engine].answers).items()
+    ],
+)
+def test_explain_says_what_the_engine_did(engine, answers, tmp_path, subtests):
+    for name, answer in answers.items():
+        with subtests.test(name):
+            _assert_said(engine, answer, tmp_path)
+
+
+def _assert_said(engine, answer, folder):
+    source = _source(engine, answer["configuration"], folder)
     if "refused" in answer:
         _refuses(source)
         return
@@ -40,7 +49,7 @@ def test_explain_says_what_the_engine_did(engine, name, answer, tmp_path):
         assert ground.why
         return
     if ground.kind == "run":
-        assert ground.version in read_record(engine).version
+        assert ground.version in RECORDS[engine].version
     assert_same(explanation, answer)
 
 
@@ -48,7 +57,7 @@ def test_explain_says_what_the_engine_did(engine, name, answer, tmp_path):
 def test_most_of_what_an_engine_did_is_known(engine, tmp_path):
     """An unknown ground passes above: a reader that says so of everything would hide all faults."""
     grounds = {}
-    for name, answer in read_record(engine).answers.items():
+    for name, answer in RECORDS[engine].answers.items():
         rotated = any(group["rotary"] for group in answer.get("layers", []))
         # Most classes take no parameters by layer type.
         if rotated and "by layer type" not in name:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from arrays import aligned, unsigned
-from matrices import pairwise
+from matrices import product
 from oracle import BFLOAT16, DTYPES, assert_same_bits
 from relative_numbers import assert_sums, loop_columns, numbers, over_all_threads
 from targets import NATIVE, NEEDS_NATIVE, written_past_the_cache
@@ -67,7 +67,7 @@ def long_rows() -> Callable[[str], LongRows]:
     return make
 
 
-@pairwise(offset=[0, 16, 8], past_the_cache=[False, True], dtype=DTYPES)
+@product(offset=[0, 16, 8], past_the_cache=[False, True], dtype=DTYPES)
 def test_long_rows(target, dtype, past_the_cache, offset, long_rows):
     rows = long_rows(dtype)
     _, _, q, k = rows.scores.shape

@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from matrices import pairwise
+from matrices import product
 from oracle import DTYPES, assert_same_bits
 from targets import written_past_the_cache
 
@@ -48,7 +48,7 @@ def caches(dtype: Any, dims: int, width: int) -> tuple[np.ndarray, np.ndarray]:
 SCALES = ("none", "numbers", "of heads", "made")
 
 
-@pairwise(
+@product(
     name=[*FORMATS], dtype=[*DTYPES], dims=[(64, 64), (128, 40), (24, 20), (64, 200)],
     pairing=["half", "interleaved"], norm=[None, "head", "token", "as_written"], scale=SCALES,
     past=[False, True],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from matrices import pairwise
+from matrices import product
 from oracle import DTYPES, assert_close, assert_same_bits
 from rotations import LAYOUTS, double, magnitude
 from targets import NEEDS_NATIVE
@@ -23,7 +23,7 @@ def several_frequencies(kind: str, heads: int, pairs: int, rng: np.random.Genera
     return rng.uniform(-1, 1, shape[kind]) * 10.0 ** rng.integers(-4, 1, shape[kind])
 
 
-@pairwise(
+@product(
     kind=["[H, P]", "[A, H, P]", "[A, 1, P]"], pairing=["half", "interleaved", 8], dtype=DTYPES
 )
 def test_frequencies_of_heads_and_axes(target, kind, pairing, dtype):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from arrays import unsigned
-from matrices import pairwise
+from matrices import product
 from oracle import DTYPES, assert_same_bits
 from targets import NEEDS_NATIVE, written_past_the_cache
 
@@ -31,7 +31,7 @@ def surrounded(shape: tuple[int, ...], gap: int, offset: int, dtype: np.dtype):
     return numbers[..., : shape[-1]], memory
 
 
-@pairwise(pairing=["half", "interleaved", 16], layout=SHAPES, dtype=DTYPES)
+@product(pairing=["half", "interleaved", 16], layout=SHAPES, dtype=DTYPES)
 def test_rows_at_any_place(target, dtype, layout, pairing):
     rng = np.random.default_rng(3)
     number = np.dtype(DTYPES[dtype])

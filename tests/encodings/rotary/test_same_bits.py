@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 import pytest
 from arrays import aligned, unsigned
-from matrices import pairwise
+from matrices import product
 from oracle import DTYPES, HALF_DTYPES, assert_same_bits
 from rotations import assert_rotated, frequencies, interleave
 from targets import LARGE, NEEDS_NATIVE, written_past_the_cache
@@ -62,7 +62,7 @@ def test_tables_rotate_to_the_same_bits(target, dtype):
         assert_same_bits(by_tables, by_phase)
 
 
-@pairwise(
+@product(
     dtype=DTYPES,
     pairing=["half", "interleaved", 64],
     head_dim=[64, 128, 8192],
@@ -189,7 +189,7 @@ def test_large_rows_with_gaps_and_odd_ends(target, dtype, pairs):
         assert np.all(unsigned(memory)[:, 160:] == 0x55)
 
 
-@pairwise(
+@product(
     dtype=DTYPES,
     pairing=["half", "interleaved"],
     heads=[1, 3, 8, 13],

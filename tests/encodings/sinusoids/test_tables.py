@@ -15,7 +15,7 @@ import pytest
 from arrays import aligned, aligned_rows, number_views, position_views, unsigned
 from hypothesis import given
 from hypothesis import strategies as st
-from matrices import pairwise
+from matrices import product
 from oracle import DTYPES, HALF_DTYPES, assert_close, assert_same_bits
 from targets import LARGE, NEEDS_NATIVE, written_past_the_cache
 
@@ -254,7 +254,7 @@ def test_integer_and_floating_positions_are_the_same(target):
 
 
 @pytest.mark.usefixtures("threads")
-@pairwise(dim=[128, 136, 130], layout=LAYOUTS, dtype=DTYPES)
+@product(dim=[128, 136, 130], layout=LAYOUTS, dtype=DTYPES)
 def test_large_outputs_are_the_same_bits(target, dim, layout, dtype):
     """Written past the cache or not, aligned or not, on one thread or more."""
     rows = LARGE // (dim * DTYPES[dtype].itemsize)

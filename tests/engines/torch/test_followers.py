@@ -70,7 +70,6 @@ CALLS: dict[str, Callable[..., Any]] = {
     "bias added": lambda q, k: (pn.add_toeplitz_bias(q, DIAGONALS),),
     "look-up": lambda q, k: (pn.relative_gather(q, INDEX, 8),),
 }
-each_call = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 NEW = CALLS["new"]
 # The operators that these calls stand for.
 OPERATORS = (
@@ -473,14 +472,15 @@ def inside(follower):
     return run
 
 
-@each_call
 @pytest.mark.parametrize("follower", ENTERED.values(), ids=ENTERED)
-def test_what_is_entered(follower, call):
-    at_once, by_operator, taken = both_ways(inside(follower), call)
-    assert at_once == by_operator
-    assert taken == follower.taken
-    if follower.sees:
-        assert at_once[1] is True or failed(at_once)  # a mode may refuse what it sees
+def test_what_is_entered(follower, subtests):
+    for name, call in CALLS.items():
+        with subtests.test(name):
+            at_once, by_operator, taken = both_ways(inside(follower), call)
+            assert at_once == by_operator
+            assert taken == follower.taken
+            if follower.sees:
+                assert at_once[1] is True or failed(at_once)  # a mode may refuse what it sees
 
 
 def test_nothing_is_followed_once_it_is_over():
@@ -775,13 +775,14 @@ TENSORS: dict[str, tuple[Callable[[Any], Any], bool | str]] = {
 }
 
 
-@each_call
 @pytest.mark.parametrize(("make", "takes"), TENSORS.values(), ids=TENSORS)
-def test_tensors_that_are_not_plain(make, takes, call):
+def test_tensors_that_are_not_plain(make, takes, subtests):
     def run(call, q, k):
         return call(q, k), None
 
-    at_once, by_operator, taken = both_ways(run, call, lambda: tuple(map(make, qk())))
-    assert at_once == by_operator
-    takes = call in FUNCTIONS if takes == IN_FUNCTION else takes
-    assert taken == (takes and not failed(at_once))
+    for name, call in CALLS.items():
+        with subtests.test(name):
+            at_once, by_operator, taken = both_ways(run, call, lambda: tuple(map(make, qk())))
+            assert at_once == by_operator
+            taken_here = call in FUNCTIONS if takes == IN_FUNCTION else takes
+            assert taken == (taken_here and not failed(at_once))
