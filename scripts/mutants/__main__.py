@@ -25,6 +25,7 @@ import ast
 import concurrent.futures
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import queue
@@ -40,11 +41,13 @@ from pathlib import Path
 from mutants import generate, mutant, switches
 from mutants.mutant import ALONE, Found, Mutant
 from mutants.plugin import function
+from mutants.warm import Warm
 
 ROOT = mutant.ROOT
 WORK = ROOT / "build" / "mutants"
 SCRIPTS = ROOT / "scripts"
 PYTHON = sys.executable
+PYTEST = ("-p", "no:cacheprovider", "-p", "mutants.plugin")
 SEED = 31
 # Which module has which sources.
 MODULES = {
@@ -52,6 +55,8 @@ MODULES = {
     "_cuda_on_host": ("csrc/cuda",),
     "_torch_ops": ("csrc/bindings/torch",),
 }
+# Plugins of pytest are imported before it is asked to see their assertions (warm.py).
+QUIET = [f"-Wignore::pytest.Pytest{of}Warning" for of in ("Config", "AssertRewrite")]
 # A test that was quick and is not is stopped: a mutant may run for ever.
 PATIENCE, LONGER = 90.0, 6.0
 # The seconds of tests, as they were watched, after which a mutant is a survivor to be looked at.
@@ -159,11 +164,6 @@ def _environment(**more: str) -> dict[str, str]:
     return {**kept, "PYTHONDONTWRITEBYTECODE": "1", "OMP_WAIT_POLICY": "PASSIVE", **more}
 
 
-def _pytest(tree: Path, *arguments: str) -> list[str]:
-    python = str(tree.parent / "venv" / "bin" / "python")
-    return [python, "-m", "pytest", "-p", "no:cacheprovider", "-p", "mutants.plugin", *arguments]
-
-
 def watch(tree: Path, jobs: int) -> None:
     """One run of all tests: who reaches what, for how long."""
     folder = WORK / "watched"
@@ -174,9 +174,10 @@ def watch(tree: Path, jobs: int) -> None:
         f"data_file = {folder / 'coverage'}\ncontext = ${{POSENC_MUTANTS_CONTEXT-}}\n"
         "disable_warnings = no-data-collected, module-not-imported, module-not-measured\n"
     )
+    python = tree.parent / "venv" / "bin" / "python"
     with (folder / "log").open("w") as log:
         subprocess.call(
-            _pytest(tree, "-q", "--tb=line", f"--numprocesses={jobs}", "--dist=loadfile"),
+            [python, "-m", "pytest", *PYTEST, "-q", "--tb=line", f"-n{jobs}", "--dist=loadfile"],
             cwd=tree,
             env=_environment(POSENC_MUTANTS_WATCH=str(folder)),
             stdout=log,
@@ -265,6 +266,10 @@ class Runner:
         self.tree, self.seconds = tree, seconds
         self.report = tree.parent / "report.json"
 
+    @functools.cached_property
+    def warm(self) -> Warm:
+        return Warm(self.tree.parent / "venv" / "bin" / "python", self.tree, _environment())
+
     def kill(self, m: Mutant, tests: list[str]) -> Found:
         """The first of these tests that notices the mutant, or the fuzzer."""
         begun = time.monotonic()
@@ -320,23 +325,12 @@ class Runner:
     def run(self, m: Mutant | None, tests: list[str], seconds: float) -> str:
         """The test that failed, or ""."""
         self.report.unlink(missing_ok=True)
-        more = {"POSENC_MUTANT": str(m.number)} if m and m.native else {}
-        process = subprocess.Popen(
-            _pytest(
-                self.tree, "-q", "-x", "--tb=no", "-W", "ignore::pytest.PytestConfigWarning", *tests
-            ),
-            cwd=self.tree,
-            env=_environment(POSENC_MUTANTS_REPORT=str(self.report), **more),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
+        number = str(m.number) if m and m.native else ""
+        status = self.warm.run(
+            [*PYTEST, *QUIET, "-q", "-x", "--tb=no", *tests],
+            {"POSENC_MUTANTS_REPORT": str(self.report), "POSENC_MUTANT": number},
+            PATIENCE + LONGER * seconds,
         )
-        try:
-            status = process.wait(timeout=PATIENCE + LONGER * seconds)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, 9)
-            process.wait()
-            status = None
         noted = json.loads(self.report.read_text()) if self.report.exists() else {}
         if "failed" in noted:
             return noted["failed"]
@@ -346,6 +340,8 @@ class Runner:
             raise RuntimeError(
                 f"a test is not there any more: remove {WORK / 'watched'}, run again"
             )
+        if status is not None and status > 0:
+            raise RuntimeError(f"pytest did not run {' '.join(tests)}: status {status}")
         return f"{noted.get('running', tests[0])} ({'for ever' if status is None else 'crash'})"
 
     def fuzz(self, m: Mutant) -> str:

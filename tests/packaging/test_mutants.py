@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import pytest
 from places import ROOT
 
@@ -10,6 +13,7 @@ pytest.importorskip("tomllib", reason="runs with Python 3.11 or newer")
 from mutants import __main__ as command
 from mutants import mutant, switches
 from mutants.plugin import function
+from mutants.warm import Warm
 
 
 def test_every_mutant_is_in_the_sources():
@@ -100,3 +104,19 @@ def test_a_second_killer_is_of_another_file(tmp_path, noticed_by, second):
     rows = [noted.kill_again(one, row, names)]
     needed = {"tests/a.py", second.partition("::")[0]}
     assert set(command.idle_files(rows, names)) == {f"tests/{x}.py" for x in "abc"} - needed
+
+
+def test_runs_of_a_warm_process_have_their_own_variables_and_end(tmp_path):
+    (tmp_path / "test_a.py").write_text(
+        "import os, time\n"
+        "def test_a():\n"
+        "    time.sleep(float(os.environ['SECONDS']))\n"
+        "    assert os.environ['SECONDS'] == '0'\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "scripts")}
+    warm = Warm(sys.executable, tmp_path, environment, modules=("json", "no_such_module"))
+    arguments = ["-q", "-p", "no:cacheprovider", str(tmp_path)]
+    for seconds, status in (("0", 0), ("0.1", 1), ("60", None), ("0", 0)):
+        timeout = 0.5 if status is None else 60
+        assert warm.run(arguments, {"SECONDS": seconds}, timeout) == status
+    warm.close()

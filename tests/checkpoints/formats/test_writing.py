@@ -31,19 +31,18 @@ def read_again(form: str, entries: dict[str, Any]) -> Any:
     return FORMATS["hf" if form == "hf" else form].read(entries, "again", "read")
 
 
-CASES = [(form, name) for form in WRITERS for name in PUBLISHED]
-
-
-@pytest.mark.parametrize(("form", "name"), CASES)
-def test_what_is_written_is_read_as_the_same(form: str, name: str) -> None:
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_what_is_written_is_read_as_the_same(name: str, subtests: pytest.Subtests) -> None:
     """Unless the writer says that something is lost; then that is what differs."""
     layers = {} if "layer_types" in PUBLISHED[name] else {"num_hidden_layers": 12}
     model = read({**PUBLISHED[name], **layers}, "read")
-    written = write(model, form)
-    found = pn.compare(model, read_again(form, written.entries), permuted=True, assume=True)
-    # Pairings aside, which the writers speak of where a format cannot choose.
-    assert not found or written.lost, str(found)
-    assert all(sentence.endswith(".") for sentence in written.lost)
+    for form in WRITERS:
+        with subtests.test(form):
+            written = write(model, form)
+            found = pn.compare(model, read_again(form, written.entries), permuted=True, assume=True)
+            # Pairings aside, which the writers speak of where a format cannot choose.
+            assert not found or written.lost, str(found)
+            assert all(sentence.endswith(".") for sentence in written.lost)
 
 
 @pytest.mark.parametrize("form", WRITERS)

@@ -17,8 +17,6 @@ from targets import NATIVE, written_past_the_cache
 
 import posenc_native as pn
 
-OPERANDS = [(name, operand) for name, one in OPERATIONS.items() for operand in one.operands]
-
 
 @pytest.fixture(autouse=True)
 def any_size_is_written_past_the_cache() -> Iterator[None]:
@@ -29,19 +27,21 @@ def any_size_is_written_past_the_cache() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(("name", "operand"), OPERANDS)
-def test_unaligned_arrays(backend, name, operand):
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_unaligned_arrays(backend, name, subtests):
     operation = OPERATIONS[name]
     expected = operation.call(**operation.arrays())
-    arrays = operation.arrays()
-    arrays[operand] = unaligned(arrays[operand])
-    if backend == "reference":
-        np.testing.assert_equal(operation.call(**arrays), expected)
-        return
-    before = {of: array.tobytes() for of, array in arrays.items()}
-    with pytest.raises(ValueError, match=f"{operation.function}: {operand}: .* unaligned"):
-        operation.call(**arrays)
-    assert {of: array.tobytes() for of, array in arrays.items()} == before
+    for operand in operation.operands:
+        arrays = operation.arrays()
+        arrays[operand] = unaligned(arrays[operand])
+        with subtests.test(operand):
+            if backend == "reference":
+                np.testing.assert_equal(operation.call(**arrays), expected)
+                continue
+            before = {of: array.tobytes() for of, array in arrays.items()}
+            with pytest.raises(ValueError, match=f"{operation.function}: {operand}: .* unaligned"):
+                operation.call(**arrays)
+            assert {of: array.tobytes() for of, array in arrays.items()} == before
 
 
 def test_elements_of_records(backend):
@@ -64,19 +64,21 @@ def unaligned_tensor(torch: Any, array: np.ndarray) -> Any:
     return tensor.view(array.shape).copy_(torch.from_numpy(array))
 
 
-@pytest.mark.parametrize(("name", "operand"), OPERANDS)
-def test_unaligned_tensors(native, name, operand):
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_unaligned_tensors(native, name, subtests):
     torch = pytest.importorskip("torch")
     from torch_cases import why_no_kernels
 
     if why_no_kernels("cpu"):
         pytest.skip(why_no_kernels("cpu"))
     operation = OPERATIONS[name]
-    arrays = operation.arrays()
-    tensors = {of: torch.from_numpy(array) for of, array in arrays.items()}
-    tensors[operand] = unaligned_tensor(torch, arrays[operand])
-    before = {of: tensor.clone() for of, tensor in tensors.items()}
-    with pytest.raises(ValueError, match=f"{operation.function}: {operand}: .* unaligned"):
-        operation.call(**tensors)
-    for of, tensor in tensors.items():
-        assert torch.equal(tensor, before[of])
+    for operand in operation.operands:
+        arrays = operation.arrays()
+        tensors = {of: torch.from_numpy(array) for of, array in arrays.items()}
+        tensors[operand] = unaligned_tensor(torch, arrays[operand])
+        before = {of: tensor.clone() for of, tensor in tensors.items()}
+        with subtests.test(operand):
+            with pytest.raises(ValueError, match=f"{operation.function}: {operand}: .* unaligned"):
+                operation.call(**tensors)
+            for of, tensor in tensors.items():
+                assert torch.equal(tensor, before[of])

@@ -5,6 +5,8 @@ The same for small calls, operators and the composition.
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -40,19 +42,21 @@ def test_tensors_of_inference_mode_are_not_overwritten_outside_of_it(write):
 
 
 @pytest.mark.parametrize("left", ["nothing", "all but a byte"])
-@pytest.mark.parametrize(
-    ("name", "operand"), [(name, of) for name, one in OPERATIONS.items() for of in one.operands]
-)
-def test_memory_that_was_freed_is_neither_read_nor_written(name, operand, left):
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_memory_that_was_freed_is_neither_read_nor_written(name, left, subtests):
     operation = OPERATIONS[name]
-    for engine in ENGINES:
+    for operand, engine in itertools.product(operation.operands, ENGINES):
         tensors = {of: torch.tensor(array) for of, array in operation.arrays().items()}
         storage = tensors[operand].untyped_storage()
         needed = storage.nbytes()
         storage.resize_(0 if left == "nothing" else needed - 1)
         got = "one that has been freed" if left == "nothing" else f"{needed - 1} bytes"
         words = f"^{operation.function}: {operand}: expected a storage of at least {needed} .*{got}"
-        with computing(engine), pytest.raises(ValueError, match=words):
+        with (
+            subtests.test(f"{operand}, {engine}"),
+            computing(engine),
+            pytest.raises(ValueError, match=words),
+        ):
             operation.call(**tensors)
 
 
