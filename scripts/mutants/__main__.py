@@ -61,6 +61,8 @@ QUIET = [f"-Wignore::pytest.Pytest{of}Warning" for of in ("Config", "AssertRewri
 PATIENCE, LONGER = 90.0, 6.0
 # The seconds of tests, as they were watched, after which a mutant is a survivor to be looked at.
 ENOUGH = 100.0
+# Of which a second killer is looked for in fewer.
+ENOUGH_AGAIN = 30.0
 FUZZ_SECONDS = 20
 # What the ranks of a DTensor run, which tests start.
 RANKS = "posenc_native/engines/torch/sharded/"
@@ -282,10 +284,14 @@ class Runner:
         file = row.killed_by.partition("::")[0]
         others = [name for name in tests if name.partition("::")[0] != file]
         with self.planted(m):
-            return dataclasses.replace(row, also_killed_by=self.first(m, others) or ALONE)
+            return dataclasses.replace(
+                row, also_killed_by=self.first(m, others, ENOUGH_AGAIN) or ALONE
+            )
 
-    def first(self, m: Mutant, tests: list[str]) -> str:
-        """The first of these tests that notices the mutant, which is planted, or ""."""
+    def first(self, m: Mutant, tests: list[str], enough: float = ENOUGH) -> str:
+        """The first of these tests that notices the mutant, which is planted, or ""; looked for in
+        the quickest that take `enough` seconds.
+        """
         words = _words(m.file)
 
         def cost(name: str) -> float:
@@ -295,7 +301,7 @@ class Runner:
         left = sorted(tests, key=cost)
         by = ""
         limit, spent = 8.0, 0.0  # a few tests first, then more, for most mutants die early
-        while left and not by and spent < ENOUGH:
+        while left and not by and spent < enough:
             some: list[str] = []
             total = 0.0
             while left and (not some or total + self.seconds[left[0]] < limit):
@@ -307,7 +313,7 @@ class Runner:
                 at = some.index(function(by.partition(" (")[0]))
                 left, by = [*some[at + 1 :], *left], ""
             spent += total
-            limit = min(6 * limit, ENOUGH)
+            limit = min(6 * limit, enough)
         return by
 
     @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """explain says of an engine what the engine did (records/), or that it is unknown."""
 
-import contextlib
+import functools
 import importlib
 import json
 from pathlib import Path
@@ -28,43 +28,59 @@ def test_the_record_is_of_todays_configurations(engine):
         for model, answers in by_model(RECORDS[engine].answers).items()
     ],
 )
-def test_explain_says_what_the_engine_did(engine, answers, tmp_path, subtests):
+def test_explain_says_what_the_engine_did(engine, answers, explained, subtests):
     for name, answer in answers.items():
         with subtests.test(name):
-            _assert_said(engine, answer, tmp_path)
+            _assert_said(engine, answer, explained(engine, name))
 
 
-def _assert_said(engine, answer, folder):
-    source = _source(engine, answer["configuration"], folder)
-    if "refused" in answer:
-        _refuses(source)
+def _assert_said(engine, answer, said):
+    # What does not rotate may be refused, as what the engine refuses: by no other error than these.
+    if isinstance(said, Exception):
+        rotated = any(group["rotary"] for group in answer.get("layers", []))
+        assert not rotated, said
+        assert "refused" in answer or isinstance(said, ValueError)
         return
-    if not any(group["rotary"] for group in answer["layers"]):
-        with contextlib.suppress(ValueError):  # what does not rotate may be refused
-            assert all(group.rotary is None for group in pn.explain(source).layers)
-        return
-    explanation = pn.explain(source)
-    ground = explanation.description.ground
-    if ground.kind == "unknown":
+    ground = said.description.ground
+    if "refused" in answer:  # no error, but no verdict on the ground of a run
+        assert ground.kind == "unknown"
+    elif not any(group["rotary"] for group in answer["layers"]):
+        assert all(group.rotary is None for group in said.layers)
+    elif ground.kind == "unknown":
         assert ground.why
-        return
-    if ground.kind == "run":
-        assert ground.version in RECORDS[engine].version
-    assert_same(explanation, answer)
+    else:
+        if ground.kind == "run":
+            assert ground.version in RECORDS[engine].version
+        assert_same(said, answer)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_most_of_what_an_engine_did_is_known(engine, tmp_path):
+def test_most_of_what_an_engine_did_is_known(engine, explained):
     """An unknown ground passes above: a reader that says so of everything would hide all faults."""
     grounds = {}
     for name, answer in RECORDS[engine].answers.items():
         rotated = any(group["rotary"] for group in answer.get("layers", []))
         # Most classes take no parameters by layer type.
         if rotated and "by layer type" not in name:
-            source = _source(engine, answer["configuration"], tmp_path)
-            grounds[name] = pn.explain(source).description.ground.kind
+            grounds[name] = explained(engine, name).description.ground.kind
     unknown = [name for name, kind in grounds.items() if kind != "run"]
     assert len(unknown) <= 0.12 * len(grounds), unknown
+
+
+@pytest.fixture(scope="module")
+def explained(tmp_path_factory):
+    """What explain says of a configuration, once for all tests: an explanation, or its error."""
+
+    @functools.cache
+    def said(engine, name):
+        folder = tmp_path_factory.mktemp("source")
+        source = _source(engine, RECORDS[engine].answers[name]["configuration"], folder)
+        try:
+            return pn.explain(source)
+        except (ValueError, TypeError) as error:
+            return error
+
+    return said
 
 
 def _source(engine, configuration, folder: Path):
@@ -75,12 +91,3 @@ def _source(engine, configuration, folder: Path):
     if engine == "onnxruntime":
         return importlib.import_module("onnx_graphs").onnx_file(configuration, folder)
     return configuration
-
-
-def _refuses(source):
-    """An engine's refusal is an error, or at least no verdict on the ground of a run."""
-    try:
-        explanation = pn.explain(source)
-    except (ValueError, TypeError):
-        return
-    assert explanation.description.ground.kind == "unknown"
