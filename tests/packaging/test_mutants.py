@@ -114,6 +114,7 @@ def test_runs_of_a_warm_process_have_their_own_variables_and_end(tmp_path):
         "    assert os.environ['SECONDS'] == '0'\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "scripts")}
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     warm = Warm(sys.executable, tmp_path, environment, modules=("json", "no_such_module"))
     arguments = ["-q", "-p", "no:cacheprovider", str(tmp_path)]
     for seconds, status in (("0", 0), ("0.1", 1), ("60", None), ("0", 0)):
