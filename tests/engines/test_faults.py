@@ -55,6 +55,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 dim, wanted = 64, 12
 pn.set_num_threads(THREADS)
 pn.engines.backend.native.set_bytes_per_thread(1 << 16)
+pn.sinusoidal(1, dim, dtype=np.float64)  # an interrupt of its imports leaves a file open
 memory, whole, attempts, rows = [], [], 0, 1 << 16
 sent, begun = [], threading.Event()
 
