@@ -197,6 +197,8 @@ def reached(tree: Path, mutants: list[Mutant]) -> tuple[dict[str, list[str]], di
         tests.update(json.loads(file.read_text()))
     if not tests:
         sys.exit(f"mutants: no test was watched: {folder / 'log'}")
+    # What was renamed or removed since they were watched reaches nothing any more.
+    tests = {name: test for name, test in tests.items() if stands(tree, name)}
     failed = sorted(name for name, test in tests.items() if test["failed"])
     seconds = {
         name: test["seconds"]
@@ -240,6 +242,13 @@ def reached(tree: Path, mutants: list[Mutant]) -> tuple[dict[str, list[str]], di
         # What runs on import is there for every test, and so may be what no test was seen at.
         known[m.name] = sorted(near) if near and in_function(file, m) else sorted(seconds)
     return known, seconds
+
+
+def stands(tree: Path, name: str) -> bool:
+    """Whether a function of tests is still in its file."""
+    file = tree / name.partition("::")[0]
+    head = f"def {name.rpartition('::')[2]}("
+    return file.exists() and head in file.read_text(encoding="utf-8")
 
 
 def in_function(file: Path, m: Mutant) -> bool:
@@ -343,9 +352,7 @@ class Runner:
         if status == 0:
             return ""
         if status == 4:  # pytest was not called as it wants to be
-            raise RuntimeError(
-                f"a test is not there any more: remove {WORK / 'watched'}, run again"
-            )
+            raise RuntimeError(f"pytest found none of {' '.join(tests)}")
         if status is not None and status > 0:
             raise RuntimeError(f"pytest did not run {' '.join(tests)}: status {status}")
         return f"{noted.get('running', tests[0])} ({'for ever' if status is None else 'crash'})"
