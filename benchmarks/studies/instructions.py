@@ -87,6 +87,11 @@ def _rotary() -> Iterator[Kernel]:
         cos, sin = pn.rotary_tables(np.arange(tokens), inv_freq)
         return lambda: pn.apply_rotary(x, None, pn.Tables(cos, sin), out=x)
 
+    def by_tables_of_heads(dtype: Any, pairing: str, tokens: int) -> Call:
+        x = _array((1, HEADS, tokens, HEAD_DIM), dtype)
+        tables = pn.Tables(*(_array((1, HEADS, tokens, HEAD_DIM // 2), np.float32) for _ in "cs"))
+        return lambda: pn.apply_rotary(x, None, tables, pairing=pairing, out=x)
+
     def backward(dtype: Any, tokens: int) -> Call:
         native: Any = backend.native
         grad, x = (_array((1, HEADS, tokens, HEAD_DIM), dtype) for _ in range(2))
@@ -105,9 +110,47 @@ def _rotary() -> Iterator[Kernel]:
     for name in ("float32", "bfloat16"):
         make = functools.partial(by_tables, DTYPES[name])
         yield Kernel(f"rotary by tables, {name}, half, in place", make, tokens, width)
+        for pairing in ("half", "interleaved"):
+            make = functools.partial(by_tables_of_heads, DTYPES[name], pairing)
+            yield Kernel(f"rotary by tables of each head, {name}, {pairing}", make, tokens, width)
         make = functools.partial(backward, DTYPES[name])
         # Of more tokens, since they are summed in pieces.
         yield Kernel(f"rotary backward to inv_freq, {name}, half", make, 2 * tokens, width)
+
+
+def _before_attention() -> Iterator[Kernel]:
+    """As benchmarks/cases/qkv.py has them: 32 query and 8 key heads of a packed projection."""
+    inv_freq = pn.rotary.rotary_frequencies(HEAD_DIM, 500000.0)[0]
+    heads = (32, 8, 8)
+
+    def projected(dtype: Any, tokens: int) -> tuple[list[np.ndarray], np.ndarray, dict[str, Any]]:
+        qkv = _array((1, tokens, sum(heads), HEAD_DIM), dtype)
+        weight = _array((HEAD_DIM,), dtype)
+        parts = np.split(qkv, np.cumsum(heads)[:-1], 2)
+        return parts, np.arange(tokens), {"q_weight": weight, "k_weight": weight, "layout": "bshd"}
+
+    def norm(dtype: Any, tokens: int) -> Call:
+        (q, k, _), positions, options = projected(dtype, tokens)
+        return lambda: pn.norm_rotary_qk(q, k, positions, inv_freq, out=(q, k), **options)
+
+    def append(dtype: Any, tokens: int) -> Call:
+        (q, k, v), positions, options = projected(dtype, tokens)
+        out = _array(q.shape, dtype)
+        caches = [_array((1, tokens, heads[1], HEAD_DIM), dtype) for _ in "kv"]
+        options["cache_layout"] = "bshd"
+        return lambda: pn.rotary_append(
+            q, k, v, positions, inv_freq, *caches, positions, out=out, **options
+        )
+
+    for name, dtype in DTYPES.items():
+        elements = sum(heads[:2]) * HEAD_DIM
+        yield Kernel(
+            f"norm and rotation, {name}, in place", functools.partial(norm, dtype), 64, elements
+        )
+        yield Kernel(
+            f"norm, rotation and append, {name}, out=",
+            functools.partial(append, dtype), 64, sum(heads) * HEAD_DIM,
+        )  # fmt: skip
 
 
 def _sinusoidal() -> Iterator[Kernel]:
@@ -173,7 +216,7 @@ def _relative() -> Iterator[Kernel]:
 
 def kernels(wanted: Sequence[str] = ()) -> list[Kernel]:
     """Those with every text that is wanted in their names."""
-    every = (*_rotary(), *_sinusoidal(), *_relative())
+    every = (*_rotary(), *_before_attention(), *_sinusoidal(), *_relative())
     return [kernel for kernel in every if all(text in kernel.name for text in wanted)]
 
 

@@ -335,9 +335,11 @@ class WholeRows {
 
   HWY_ATTR HWY_INLINE void find_roots(const Run& run, const Row& row, int64_t first, int64_t end,
                                       Number* roots) const {
-    LastSums<Number> sums[kRowsTogether] = {};
-    for (int64_t i = first; i < end; ++i) sums[i - first] = row.squares(run.in + i * run.in_step);
-    for (int64_t i = 0; i < end - first; i += 4) {
+    LastSums<Number> sums[kRowsTogether];
+    const int64_t count = end - first;
+    for (int64_t i = 0; i < count; ++i) sums[i] = row.squares(run.in + (first + i) * run.in_step);
+    for (int64_t i = count; i % 4 != 0; ++i) sums[i] = hn::Zero(LastSumsTag<Number>());
+    for (int64_t i = 0; i < count; i += 4) {
       inverse_roots_of_four<Number>(sums + i, static_cast<Number>(args_.rotary.head_dim),
                                     static_cast<Number>(args_.eps), roots + i);
     }
@@ -347,9 +349,12 @@ class WholeRows {
   // wait for each other.
   HWY_INLINE void request(const Run& run, int64_t i) const {
     const char* const row = reinterpret_cast<const char*>(run.in + i * run.in_step + run.ahead);
-    for (int64_t at = 0; at < args_.rotary.head_dim * kSize; at += kLineBytes) {
-      hwy::Prefetch(row + at);
+    const int64_t bytes = args_.rotary.head_dim * kSize;
+    int64_t at = 0;
+    for (; at + 4 * kLineBytes <= bytes; at += 4 * kLineBytes) {
+      unrolled<4>([&](auto line) POSENC_INLINED { hwy::Prefetch(row + at + line * kLineBytes); });
     }
+    for (; at < bytes; at += kLineBytes) hwy::Prefetch(row + at);
   }
 
   // Whether rows at these steps are whole lines of the cache.

@@ -225,13 +225,10 @@ class WholeRow {
     const D d;
     const Factors of_a(factor + dim), of_b(factor + dim + half_);
     const TwoVectors<D> angles(d, cosine, sine);
-    V first[kCount][4];
     unrolled<kCount>([&](auto j) POSENC_INLINED {
-      load_chunk(d, rows.in[j] + dim, first[j][0], first[j][1]);
-      load_chunk(d, rows.in[j] + dim + half_, first[j][2], first[j][3]);
-    });
-    unrolled<kCount>([&](auto j) POSENC_INLINED {
-      auto& [a0, a1, b0, b1] = first[j];
+      V a0, a1, b0, b1;
+      load_chunk(d, rows.in[j] + dim, a0, a1);
+      load_chunk(d, rows.in[j] + dim + half_, b0, b1);
       of_a.scale(a0, a1, rows.root[j]);
       of_b.scale(b0, b1, rows.root[j]);
       turn<T, kRounding>(d, a0, b0, angles.cosine1, angles.sine1);

@@ -42,6 +42,32 @@ using LastSumsTag = hn::CappedTag<Number, 16 / sizeof(Number)>;
 template <typename Number>
 using LastSums = hn::Vec<LastSumsTag<Number>>;
 
+// Whether sums of pairs stay in their blocks of 16 bytes: AVX2 would take an instruction more for
+// each to bring them in order, and the last sum is in order again.
+template <typename T>
+constexpr bool kPairsInBlocks = HWY_TARGET == HWY_AVX2 && !kEvenOddChunks<T>;
+
+// Of a chunk's halves, p: p[2 i] + p[2 i + 1]; with kPairsInBlocks, of two blocks each,
+//
+//   first    p0 .. p3 │ p4 .. p7 ┐   ┌ q0 q1 q4 q5 │ q2 q3 q6 q7     4 numbers in a block
+//   second   p8 .. pB │ pC .. pF ┘──►└ q0 q2 │ q1 q3                 2 of them
+template <typename T, class D>
+HWY_INLINE hn::Vec<D> pair_sums([[maybe_unused]] D d, hn::Vec<D> first, hn::Vec<D> second) {
+  if constexpr (!kPairsInBlocks<T>) {
+    return hn::Add(hn::ConcatEven(d, second, first), hn::ConcatOdd(d, second, first));
+  } else {
+#if HWY_TARGET == HWY_AVX2
+    if constexpr (sizeof(hn::TFromD<D>) == 4) {
+      const hn::Vec<D> even{_mm256_shuffle_ps(first.raw, second.raw, _MM_SHUFFLE(2, 0, 2, 0))};
+      const hn::Vec<D> odd{_mm256_shuffle_ps(first.raw, second.raw, _MM_SHUFFLE(3, 1, 3, 1))};
+      return hn::Add(even, odd);
+    } else {
+      return hn::Add(hn::InterleaveLower(d, first, second), hn::InterleaveUpper(d, first, second));
+    }
+#endif
+  }
+}
+
 // v[i] + v[i + N / 2], as often as it takes.
 template <class D>
 HWY_INLINE LastSums<hn::TFromD<D>> halved_to_last(D d, hn::Vec<D> v) {
@@ -50,6 +76,18 @@ HWY_INLINE LastSums<hn::TFromD<D>> halved_to_last(D d, hn::Vec<D> v) {
     return halved_to_last(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
   } else {
     return v;
+  }
+}
+
+// The same of sums of pairs.
+template <typename T, class D>
+HWY_INLINE LastSums<hn::TFromD<D>> pairs_to_last(D d, hn::Vec<D> v) {
+  if constexpr (kPairsInBlocks<T>) {
+    const hn::Half<D> half;
+    const auto low = hn::LowerHalf(half, v), high = hn::UpperHalf(half, v);
+    return hn::Add(hn::ConcatLowerLower(half, high, low), hn::ConcatUpperUpper(half, high, low));
+  } else {
+    return halved_to_last(d, v);
   }
 }
 
@@ -122,15 +160,20 @@ class PartialSums {
     second_[i] = hn::Add(second_[i], hn::Mul(x1, y1));
   }
 
+  // The first ones: squares are not -0, and a sum with 0 gives their bits.
+  HWY_INLINE void begin_squares(int i, V x0, V x1) {
+    first_[i] = hn::Mul(x0, x0);
+    second_[i] = hn::Mul(x1, x1);
+  }
+
   HWY_INLINE LastSums<Real<T>> last() {
-    const D d;
+    [[maybe_unused]] const D d;
     V sums[kChunks];
     unrolled<kChunks>([&](auto i) POSENC_INLINED {
       if constexpr (kEvenOddChunks<T>) {
         sums[i] = hn::Add(first_[i], second_[i]);
       } else {
-        sums[i] = hn::Add(hn::ConcatEven(d, second_[i], first_[i]),
-                          hn::ConcatOdd(d, second_[i], first_[i]));
+        sums[i] = pair_sums<T>(d, first_[i], second_[i]);
       }
     });
     return halved<kChunks>(sums);
@@ -140,7 +183,7 @@ class PartialSums {
   template <int kCount>
   static HWY_INLINE LastSums<Real<T>> halved(V* sums) {
     if constexpr (kCount == 1) {
-      return halved_to_last(D(), sums[0]);
+      return pairs_to_last<T>(D(), sums[0]);
     } else {
       unrolled<kCount / 2>(
           [&](auto i) POSENC_INLINED { sums[i] = hn::Add(sums[i], sums[i + kCount / 2]); });
@@ -159,12 +202,20 @@ HWY_INLINE LastSums<Real<T>> sum_of_squares(const T* row, int64_t dims) {
   Sums sums;
   int64_t dim = 0;
   hn::Vec<RealTag<T>> x0, x1;
+  if (dims >= kPartialSums) {
+    unrolled<Sums::kChunks>([&](auto i) POSENC_INLINED {
+      load_chunk(d, row + i * Sums::kChunk, x0, x1);
+      sums.begin_squares(i, x0, x1);
+    });
+    dim = kPartialSums;
+  }
   for (; dim + kPartialSums <= dims; dim += kPartialSums) {
     unrolled<Sums::kChunks>([&](auto i) POSENC_INLINED {
       load_chunk(d, row + dim + i * Sums::kChunk, x0, x1);
       sums.add(i, x0, x1, x0, x1);
     });
   }
+  if (dim == dims) return sums.last();
   unrolled<Sums::kChunks>([&](auto i) POSENC_INLINED {
     if (dim + i * Sums::kChunk < dims) {
       load_chunk(d, row + dim + i * Sums::kChunk, x0, x1);
