@@ -177,13 +177,14 @@ class RotaryAngles {
           sine(hn::Set(D(), static_cast<Number>(args.inverse ? -args.scale : args.scale))) {}
   };
 
-  // A group of a row of both tables, as the scratch has it.
+  // A group of a row of both tables, as the scratch has it. kOneNan: see load_group.
+  template <bool kOneNan>
   HWY_ATTR HWY_INLINE void read_group(D d, const Number* cosines, const Number* sines,
                                       const Scales& scales, hn::Vec<D>* cosine,
                                       hn::Vec<D>* sine) const {
     hn::Vec<D> c[kVectors], s[kVectors];
-    load_group(d, cosines, c);
-    load_group(d, sines, s);
+    load_group<kOneNan>(d, cosines, c);
+    load_group<kOneNan>(d, sines, s);
     for (size_t i = 0; i < kVectors; ++i) {
       c[i] = hn::Mul(c[i], scales.cosine);
       s[i] = hn::Mul(s[i], scales.sine);
@@ -410,12 +411,14 @@ class RotaryAngles {
     }
   }
 
-  // A group of a row in the order of the scratch, one NaN for all: see round_bfloat16.
+  // A group of a row in the order of the scratch; with one NaN for all, where results are rounded:
+  // see round_bfloat16.
+  template <bool kOneNan>
   HWY_ATTR HWY_INLINE void load_group(D d, const Number* row, hn::Vec<D>* group) const {
     for (size_t i = 0; i < kVectors; ++i) {
       const auto v = hn::LoadU(d, row + i * hn::Lanes(d));
       const auto nan = hn::Set(d, std::numeric_limits<Number>::quiet_NaN());
-      group[i] = hn::IfThenElse(hn::IsNaN(v), nan, v);
+      group[i] = kOneNan ? hn::IfThenElse(hn::IsNaN(v), nan, v) : v;
     }
     arrange(d, group);
   }
@@ -455,7 +458,7 @@ class RotaryAngles {
     const D d;
     for (size_t i = 0; i < padded; i += kVectors * hn::Lanes(d)) {
       hn::Vec<D> c[kVectors * kCopies], s[kVectors * kCopies];
-      read_group(d, cosines + i, sines + i, scales, c, s);
+      read_group<true>(d, cosines + i, sines + i, scales, c, s);
       put(d, c, s, cosine + i * kCopies, sine + i * kCopies);
     }
   }

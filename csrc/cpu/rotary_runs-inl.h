@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <type_traits>
 
 #include "core/rotary.h"
 #include "cpu/elements-inl.h"
@@ -440,6 +441,7 @@ class RotaryRuns {
     const Pairs pairs = this->pairs();
     const int64_t head_dim = args_.head_dim;
     const bool copy_rest = copy_rest_;
+    const typename Angles::Scales scales(args_);
     const Number* cosine = run.cosine;
     const Number* sine = run.sine;
     const T* in = run.in;
@@ -462,7 +464,7 @@ class RotaryRuns {
         constexpr Store kStore = kWay == Way::kStream ? Store::kStream : Store::kOrdinary;
         const int64_t ahead = i < run.turn ? run.ahead : run.ahead_later;
         rotate_rows<kStore, kAhead, kAngles, kCount>(pairs, from, out, cosine, sine,
-                                                     run.angle_beside, ahead);
+                                                     run.angle_beside, scales, ahead);
       }
       if constexpr (kWay != Way::kInPlace) {
         if (copy_rest) {
@@ -477,10 +479,16 @@ class RotaryRuns {
     }
   }
 
-  // Requests what a group reads, if it begins a line.
-  static HWY_INLINE void prefetch(const T* group, int64_t far, int64_t dim) {
+  // Whether a group, so many dims after the first one, begins a line; with whole lines each does.
+  static HWY_INLINE bool begins_line(int64_t dims) {
     constexpr int64_t kBytes = kGroupInDims * kSize;
-    if (kBytes < kLineBytes && dim * kSize % kLineBytes >= kBytes) return;
+    return kBytes >= kLineBytes || (dims * kSize & (kLineBytes - 1)) < kBytes;
+  }
+
+  // Requests what a group reads, if it begins a line.
+  static HWY_INLINE void prefetch(const T* group, int64_t far, int64_t dims) {
+    constexpr int64_t kBytes = kGroupInDims * kSize;
+    if (!begins_line(dims)) return;
     for (int64_t at = 0; at < kBytes; at += kLineBytes) {
       prefetch_later(reinterpret_cast<const char*>(group) + at);
       if (!Row::kNeighboursIn) prefetch_later(reinterpret_cast<const char*>(group + far) + at);
@@ -495,7 +503,7 @@ class RotaryRuns {
     using Vectors = typename Row::template Angles<D>;
     if constexpr (kAngles == AnglesOf::kOfTables) {
       hn::Vec<D> c[Vectors::kVectors], s[Vectors::kVectors];
-      angles_.read_group(d, cosine, sine, scales, c, s);
+      angles_.template read_group<!std::is_same_v<T, Number>>(d, cosine, sine, scales, c, s);
       return Vectors(c, s);
     } else {
       return Vectors(d, cosine, sine);
@@ -505,17 +513,20 @@ class RotaryRuns {
   template <Store kStore, bool kAhead, AnglesOf kAngles, int kCount>
   HWY_ATTR HWY_INLINE void rotate_rows(const Pairs& pairs, const T* const* in, T* const* out,
                                        const Number* cosine, const Number* sine,
-                                       int64_t angle_beside, [[maybe_unused]] int64_t ahead) const {
+                                       int64_t angle_beside, const typename Angles::Scales& scales,
+                                       [[maybe_unused]] int64_t ahead) const {
     const D d;
-    const typename Angles::Scales scales(args_);
     // Of a group, where they are read.
     constexpr int64_t kAnglesOfGroup =
         kGroup * (kAngles == AnglesOf::kOfTables ? 1 : static_cast<int64_t>(Row::kCopies));
+    // Whole rows of tables are those of one block: see whole_rows.
+    const int64_t blocks = kAngles == AnglesOf::kOfTables ? 1 : pairs.blocks;
     int64_t first = pairs.first;
-    for (int64_t block = 0; block < pairs.blocks; ++block) {
+    for (int64_t block = 0; block < blocks; ++block) {
       int64_t dim = first;
       for (const int64_t end = first + pairs.groups_dims; dim < end; dim += kGroupDims) {
-        if constexpr (kAngles == AnglesOf::kOfTables) {
+        const int64_t dims = in_dim(pairs, first, dim) - in_dim(pairs, first, first);
+        if (kAngles == AnglesOf::kOfTables && (kGroup >= kLineNumbers || begins_line(dims))) {
           for (int64_t at = 0; at < kGroup; at += kLineNumbers) {
             prefetch_later(cosine + at + kTableAhead<Number>);
             prefetch_later(sine + at + kTableAhead<Number>);
@@ -527,9 +538,7 @@ class RotaryRuns {
         typename Row::template Group<D> numbers[kCount];
         unrolled<kCount>([&](auto j) POSENC_INLINED {
           const T* const group = in[j] + in_dim(pairs, first, dim);
-          if constexpr (kAhead)
-            prefetch(group + ahead, in_far(pairs),
-                     in_dim(pairs, first, dim) - in_dim(pairs, first, first));
+          if constexpr (kAhead) prefetch(group + ahead, in_far(pairs), dims);
           numbers[j].read(d, group, group + in_far(pairs));
         });
         unrolled<kCount>([&](auto j) POSENC_INLINED {
