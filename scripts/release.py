@@ -28,9 +28,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
 CPU = DIST / "cpu"
-# Bytes that a wheel may have. Two thirds are CUDA kernels for four kinds of GPU: a wheel that grows
+# Bytes that a wheel may have. Three fifths are CUDA kernels for four kinds of GPU: one that grows
 # by a third has a new architecture or a mistake.
-LARGEST = {DIST: 29_000_000, CPU: 10_000_000}
+LARGEST = {DIST: 17_500_000, CPU: 6_500_000}
 OLDEST_NUMPY = {"3.10": "1.26.4", "3.11": "1.26.4", "3.12": "1.26.4", "3.13": "2.1.3"}
 OWN = "{}.{}".format(*sys.version_info)  # this Python, for which torch is at hand
 COMPILERS = ("cc", "c++", "gcc", "g++", "clang", "clang++", "nvcc", "cmake", "ninja", "make")

@@ -1,6 +1,7 @@
 """Plant faults, one at a time, and see which test notices each: how strong the tests are.
 
     make mutants                        ten rows of the matrix again, in minutes
+    make mutants ARGS='--recorded'      all rows: is each still killed by the test that it names?
     make mutants ARGS='--all'           every mutant anew, in hours; goes on where it stopped
     make mutants ARGS='--all g017 h03'  these
     make mutants ARGS='--second'        a test of another file for each; after the last one, the
@@ -35,8 +36,9 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from mutants import generate, mutant, switches
 from mutants.mutant import ALONE, Found, Mutant
@@ -64,6 +66,7 @@ ENOUGH = 100.0
 # Of which a second killer is looked for in fewer.
 ENOUGH_AGAIN = 30.0
 FUZZ_SECONDS = 20
+Result = TypeVar("Result")
 # What the ranks of a DTensor run, which tests start.
 RANKS = "posenc_native/engines/torch/sharded/"
 
@@ -381,6 +384,26 @@ class Runner:
         )
 
 
+def shared(
+    runners: list[Runner], mutants: list[Mutant], work: Callable[[Runner, Mutant], Result]
+) -> Iterator[Result]:
+    """What work(runner, mutant) returns for each, as it comes: a mutant a runner at a time."""
+    free: queue.SimpleQueue[Runner] = queue.SimpleQueue()
+    for runner in runners:
+        free.put(runner)
+
+    def one(m: Mutant) -> Result:
+        runner = free.get()
+        try:
+            return work(runner, m)
+        finally:
+            free.put(runner)
+
+    with concurrent.futures.ThreadPoolExecutor(len(runners)) as pool:
+        for found in concurrent.futures.as_completed([pool.submit(one, m) for m in mutants]):
+            yield found.result()
+
+
 def run_all(mutants: list[Mutant], jobs: int, again: bool, second: bool) -> None:
     """Fill the matrix, or its second killers; what stands in it already is kept, unless it is asked
     for by name.
@@ -398,29 +421,20 @@ def run_all(mutants: list[Mutant], jobs: int, again: bool, second: bool) -> None
         todo = [m for m in known if again or not rows[m.name].also_killed_by]
     else:
         todo = [m for m in mutants if again or m.name not in rows]
-    free: queue.SimpleQueue[Runner] = queue.SimpleQueue()
-    for tree in trees:
-        free.put(Runner(tree, seconds))
 
-    def one(m: Mutant) -> tuple[Found, float]:
-        runner = free.get()
+    def work(runner: Runner, m: Mutant) -> tuple[Found, float]:
         begun = time.monotonic()
-        try:
-            if second:
-                found = runner.kill_again(m, rows[m.name], tests[m.name])
-            else:
-                found = runner.kill(m, tests[m.name])
-            return found, time.monotonic() - begun
-        finally:
-            free.put(runner)
+        if second:
+            found = runner.kill_again(m, rows[m.name], tests[m.name])
+        else:
+            found = runner.kill(m, tests[m.name])
+        return found, time.monotonic() - begun
 
-    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        for found in concurrent.futures.as_completed([pool.submit(one, m) for m in todo]):
-            row, took = found.result()
-            rows[row.name] = row
-            mutant.save_found(rows)
-            by = row.also_killed_by if second else row.killed_by or "LIVES"
-            print(f"{row.name}  {took:6.1f} s  {by}  {row.file}", flush=True)
+    for row, took in shared([Runner(tree, seconds) for tree in trees], todo, work):
+        rows[row.name] = row
+        mutant.save_found(rows)
+        by = row.also_killed_by if second else row.killed_by or "LIVES"
+        print(f"{row.name}  {took:6.1f} s  {by}  {row.file}", flush=True)
     if second and all(row.also_killed_by for row in rows.values() if row.by_a_test):
         print("needed by no mutant:", *idle_files(rows.values(), seconds), sep="\n  ")
 
@@ -431,8 +445,8 @@ def idle_files(rows: Iterable[Found], tests: Iterable[str]) -> list[str]:
     return sorted({test.partition("::")[0] for test in tests} - busy)
 
 
-def run_ten(jobs: int) -> int:
-    """Ten rows again, from all over the matrix: the test fails with the mutant, and not without."""
+def ten() -> list[Mutant]:
+    """Of what compiles soon, from all over the matrix."""
     rows = mutant.load_found()
     quick = ("csrc/core", "csrc/cpu", "csrc/bindings/numpy", "posenc_native")
     known = [
@@ -440,31 +454,43 @@ def run_ten(jobs: int) -> int:
         for m in mutant.load()
         if m.file.startswith(quick) and m.name in rows and rows[m.name].by_a_test
     ]
-    some = known[:: max(1, len(known) // 10)][:10]
+    return known[:: max(1, len(known) // 10)][:10]
+
+
+def run_again(mutants: list[Mutant], jobs: int) -> int:
+    """Their rows again: how many tests do not fail with the mutant, or do without."""
+    rows = mutant.load_found()
+    todo = [m for m in mutants if m.name in rows and "::" in rows[m.name].killed_by]
     modules = ["_core", "_torch_ops", "_cuda_on_host"]  # all of these have kernels
-    build([m for m in some if m.native], modules)
-    runner = Runner(make_tree("ten", modules), {})
-    wrong = 0
-    for m in some:
+    build([m for m in todo if m.native], modules)
+    runners = [Runner(make_tree(f"again-{i}", modules), {}) for i in range(jobs)]
+    passes: dict[str, bool] = {}  # without a mutant
+
+    def work(runner: Runner, m: Mutant) -> tuple[Mutant, str, bool]:
         # With any parameters: SIMD targets are among them, and other processors have others.
-        test = function(rows[m.name].killed_by)
+        test = function(rows[m.name].killed_by.partition(" (")[0])
         with runner.planted(m):
-            with_it = runner.run(m, [test], 0)
-        without = runner.run(None, [test], 0)
-        said = "as recorded" if with_it and not without else "NOT AS RECORDED"
-        wrong += said != "as recorded"
-        print(f"{m.name}  {said}: {test}", flush=True)
+            killed = runner.run(m, [test], 0) != ""
+        if test not in passes:
+            passes[test] = runner.run(None, [test], 0) == ""
+        return m, test, killed and passes[test]
+
+    wrong = 0
+    for m, test, holds in shared(runners, todo, work):
+        wrong += not holds
+        print(f"{m.name}  {'as recorded' if holds else 'NOT AS RECORDED'}: {test}", flush=True)
     return wrong
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make mutants", description=__doc__.split("\n\n", 1)[0])
     parser.add_argument("--all", action="store_true", help="every mutant, or those that are named")
+    parser.add_argument("--recorded", action="store_true", help="every row again, or these")
     parser.add_argument("--second", action="store_true", help="a second killer of each, or these")
     parser.add_argument("--generate", action="store_true", help="write generated.toml anew")
     parser.add_argument("--seed", type=int, default=SEED, help="of --generate")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants at a time")
-    parser.add_argument("names", nargs="*", help="with --all or --second: these, again")
+    parser.add_argument("names", nargs="*", help="of a matrix: these alone, again")
     options = parser.parse_args()
     if options.generate:
         refused: set[tuple[str, str, str]] = set()
@@ -475,11 +501,11 @@ def main() -> int:
             refused |= {(m.file, m.before, m.after) for m in worse}
             if not worse:
                 return 0
+    named = [m for m in mutant.load() if not options.names or m.name in options.names]
     if options.all or options.second:
-        mutants = [m for m in mutant.load() if not options.names or m.name in options.names]
-        run_all(mutants, options.jobs, bool(options.names), options.second)
+        run_all(named, options.jobs, bool(options.names), options.second)
         return 0
-    return run_ten(options.jobs)
+    return run_again(named if options.recorded else ten(), options.jobs)
 
 
 if __name__ == "__main__":
