@@ -63,6 +63,7 @@ CASES = {
     "axes, turns": ("The remaining pairs use time", PUBLISHED["qwen3-vl"], PUBLISHED["qwen2-vl"]),
     "axes, shares": ("24 by time, 20 by height, 20 by width", PUBLISHED["qwen3-vl"],
                      PUBLISHED["qwen2-vl"]),
+    "axes, two": ("16 by height, 16 by width", {"model_type": "neomme"}, PUBLISHED["qwen2-vl"]),
     "share": ("applies the share twice", PUBLISHED["glm-4.5"], LLAMA),
     "share, words": ("The first 64 of the 128 dims of a head", PUBLISHED["glm-4.5"], LLAMA),
     "proportional": ("over the whole head, and dim i pairs with dim i + 256", PUBLISHED["gemma-4"],

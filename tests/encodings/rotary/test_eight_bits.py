@@ -118,9 +118,11 @@ def every_kind_of_number() -> np.ndarray:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_kind_of_number_is_rounded_as_ml_dtypes_does(name, target):
-    """Ties, subnormal numbers, both zeros, infinities, NaN."""
+    """Ties, subnormal numbers, both zeros, infinities, NaN; and a NaN anywhere among others."""
     numbers = every_kind_of_number()
     v = np.resize(numbers, (1, 1, -(-len(numbers) // 128), 128))
+    nan_among_ones = np.where(np.eye(128, dtype=bool), np.float32(np.nan), np.float32(1))
+    v = np.concatenate([v, nan_among_ones[None, None]], 2)
     q = k = np.zeros((*v.shape[:3], 2), np.float32)
     kind = FORMATS[name][0]
     keys, values = np.zeros(k.shape, kind), np.zeros(v.shape, kind)
