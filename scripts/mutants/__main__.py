@@ -17,6 +17,9 @@ is changed in a copy of the repository. One run of all tests notes which of them
 (plugin.py; coverage.py for Python): a mutant runs these, the quickest and those of its own room
 first. A survivor is also fuzzed. Tools for one language (mutmut, cosmic-ray, mull) know neither the
 other one nor what of it a test reached. Everything is in build/mutants.
+
+What was noted is kept: remove build/mutants/watched once a mutant is on another line. A test that
+this machine skips is not as recorded, either.
 """
 
 from __future__ import annotations
@@ -461,7 +464,7 @@ def run_again(mutants: list[Mutant], jobs: int) -> int:
     """Their rows again: how many tests do not fail with the mutant, or do without."""
     rows = mutant.load_found()
     todo = [m for m in mutants if m.name in rows and "::" in rows[m.name].killed_by]
-    modules = ["_core", "_torch_ops", "_cuda_on_host"]  # all of these have kernels
+    modules = list(MODULES)
     build([m for m in todo if m.native], modules)
     runners = [Runner(make_tree(f"again-{i}", modules), {}) for i in range(jobs)]
     passes: dict[str, bool] = {}  # without a mutant

@@ -307,10 +307,10 @@ def test_many_rows_and_many_repetitions(dtype):
 
 @pytest.mark.parametrize("tokens", [9, 4099])
 def test_an_append_ends_with_the_last_token(tokens):
-    """Beyond it lie the tokens of another row of the batch, with slots of their own."""
-    q, k, v = (numbers("float32", 4, tokens, 3, 8)[:3] for _ in range(3))
-    slots = np.arange(4 * tokens).reshape(4, tokens)[:3]
-    caches = [[np.full((1, 4 * tokens, 3, 8), 7, np.float32) for _ in "kv"] for _ in "ab"]
+    """Beyond it lie the tokens of another batch, with slots of their own."""
+    q, k, v = (numbers("float32", 2, tokens, 3, 8)[:1] for _ in range(3))
+    slots = np.arange(2 * tokens).reshape(2, tokens)[:1]
+    caches = [[np.full((2, 2 * tokens, 3, 8), 7, np.float32) for _ in "kv"] for _ in "ab"]
     for module, (keys, values) in zip((CUDA_ON_HOST, NATIVE), caches, strict=True):
         rotation = Rotation(None, frequencies(4), "bshd")
         cache = Cache(keys, values, slots, "pshd")

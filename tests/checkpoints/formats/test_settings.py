@@ -179,7 +179,6 @@ TRT_PHI = {"architecture": "Phi3ForCausalLM", "num_hidden_layers": 32, "num_atte
            "max_position_embeddings": 131072,
            "longrope_scaling_short_factors": PHI["rope_scaling"]["short_factor"],
            "longrope_scaling_long_factors": PHI["rope_scaling"]["long_factor"]}  # fmt: skip
-YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
 TRT_LATENT = {"architecture": "DeepseekV3ForCausalLM", "num_hidden_layers": 61, "head_size": 576,
               "num_attention_heads": 128, "hidden_size": 7168, "qk_rope_head_dim": 64,
               "position_embedding_type": "rope_gpt_neox", "rotary_base": 10000.0,
@@ -259,8 +258,6 @@ ALIKE: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         {"architecture": "GPTJForCausalLM", "hidden_size": 4096, "num_attention_heads": 16,
          "num_hidden_layers": 28, "position_embedding_type": "rope_gptj", "rotary_dim": 64},
         numbered("gpt-j", 28), {}),
-    # beta_fast and beta_slow are the engine's own.
-    "TensorRT-LLM, YaRN": ({**TRT, "rotary_scaling": YARN}, {**LLAMA31, "rope_scaling": YARN}, {}),
     "MLX": (MLX, LLAMA31, {}),
     "MLX, traditional": ({**LLAMA31, "rope_traditional": True}, LLAMA31, INTERLEAVED),
     # The override names neither the base nor the share of the head: vLLM takes its own defaults.
@@ -319,7 +316,9 @@ DIFFERENT: dict[str, tuple[Any, Any, dict[str, Any], list[str]]] = {
     "torchtune, 3.2": ({**TUNE, "_component_": "torchtune.models.llama3_2.llama3_2",
                         "scale_factor": None}, LLAMA31, INTERLEAVED, ["scaling"]),
     "TensorRT-LLM, YaRN": (
-        {**TRT, "rotary_scaling": YARN}, LLAMA31, {}, ["scale", "scaling"]),
+        {**TRT, "rotary_scaling": {"rope_type": "yarn", "factor": 4.0,
+                                   "original_max_position_embeddings": 32768}}, LLAMA31, {},
+        ["scale", "scaling"]),
     "TensorRT-LLM, base beside a scaling": ({**TRT, "rotary_base": 1e4}, LLAMA31, {}, ["base"]),
     "MLX reads no rope_parameters": (
         {**{k: v for k, v in MLX.items() if k not in ("rope_theta", "rope_scaling")},
