@@ -118,6 +118,26 @@ def _rotary() -> Iterator[Kernel]:
         yield Kernel(f"rotary backward to inv_freq, {name}, half", make, 2 * tokens, width)
 
 
+def _selective() -> Iterator[Kernel]:
+    """As benchmarks/cases/selective.py has them: steps of every head, in the dtype of q and k."""
+    heads = 8
+
+    def rotate(dtype: Any, pairing: str, mode: str, tokens: int) -> Call:
+        q, k = (_array((1, tokens, heads, HEAD_DIM), dtype) for _ in "qk")
+        steps = _array((1, tokens, heads, HEAD_DIM // 2), dtype)
+        out = (q, k) if mode == "in place" else tuple(_array(q.shape, dtype) for _ in "qk")
+        options: dict[str, Any] = {"pairing": pairing, "layout": "bshd", "out": out}
+        return lambda: pn.selective_rotary_qk(q, k, steps, **options)
+
+    modes = ("in place", "streamed")
+    for name, pairing, mode in itertools.product(DTYPES, ("half", "interleaved"), modes):
+        yield Kernel(
+            f"rotary by steps, {name}, {pairing}, {mode}",
+            functools.partial(rotate, DTYPES[name], pairing, mode),
+            64, 2 * heads * HEAD_DIM, streamed=mode == "streamed",
+        )  # fmt: skip
+
+
 def _before_attention() -> Iterator[Kernel]:
     """As benchmarks/cases/qkv.py has them: 32 query and 8 key heads of a packed projection."""
     inv_freq = pn.rotary.rotary_frequencies(HEAD_DIM, 500000.0)[0]
@@ -216,7 +236,7 @@ def _relative() -> Iterator[Kernel]:
 
 def kernels(wanted: Sequence[str] = ()) -> list[Kernel]:
     """Those with every text that is wanted in their names."""
-    every = (*_rotary(), *_before_attention(), *_sinusoidal(), *_relative())
+    every = (*_rotary(), *_selective(), *_before_attention(), *_sinusoidal(), *_relative())
     return [kernel for kernel in every if all(text in kernel.name for text in wanted)]
 
 

@@ -2,10 +2,10 @@
 //
 //   for a token
 //     sums += turns of its steps                  of all heads that are neighbors: step_sums.cc
-//     for a head of steps, a group of pairs
+//     for a head of steps, a group of pairs or two
 //       cosines and sines of the sums             in registers
 //       for a head of q or of k that shares them
-//         rotate the group
+//         rotate the groups
 //
 // This is for calls of the usual kind: dims and steps that are neighbors, whole groups of pairs,
 // one block of the pairing, and nothing to copy beside it. Others go the way of
@@ -52,6 +52,10 @@ class RotaryBySteps {
   static constexpr int64_t kSize = static_cast<int64_t>(sizeof(T));
   static constexpr int64_t kGroup = static_cast<int64_t>(group_size(D(), Row::kOrder));
   static constexpr int64_t kGroupDims = kGroup * (Row::kNeighboursOut ? 2 : 1);
+  // A head takes groups up to a line at a time, so that a line is requested and written at once.
+  static constexpr int kTogether = kGroupDims * kSize < kLineBytes ? 2 : 1;
+  static constexpr bool kStreams =
+      kPastCache && Row::kStreams && kTogether * kGroupDims * kSize % kLineBytes == 0;
 
  public:
   static bool fits(const RotaryArgs& rows, const StepBlock& block) {
@@ -76,8 +80,7 @@ class RotaryBySteps {
     angles_.enter(rows, Piece::whole(rows));
     begin(rows);
     if (way_ == Way::kStream) {
-      constexpr Way kThis = kPastCache && Row::kStreams ? Way::kStream : Way::kOrdinary;
-      run_rows<kThis>(rows, block, sums);
+      run_rows<kStreams ? Way::kStream : Way::kOrdinary>(rows, block, sums);
     } else if (way_ == Way::kLines) {
       run_rows<kPastCache ? Way::kLines : Way::kOrdinary>(rows, block, sums);
       for (int i = 0; i < rows.tensor_count; ++i) {
@@ -94,14 +97,14 @@ class RotaryBySteps {
 
   // Takes up the heads of the first row, and decides how they are written.
   void begin(const RotaryArgs& rows) {
-    bool stream = Row::kStreams, lines = rows.pairs * kSize % LineWriter::kVectorBytes == 0;
+    bool stream = kStreams, lines = rows.pairs * kSize % LineWriter::kVectorBytes == 0;
     for (int i = 0; i < rows.tensor_count; ++i) {
       const RotaryTensor& x = rows.tensors[i];
       if (x.heads == 0) continue;
       const HeadStrides& strides = x.out_strides;
       const int64_t first = reinterpret_cast<int64_t>(x.out);
       const int64_t far = Row::kNeighboursOut ? 0 : rows.half_block;
-      const int64_t steps = kGroupDims | strides.token | strides.head | far;
+      const int64_t steps = strides.token | strides.head | far;
       stream = stream && x.in != x.out && (first | steps * kSize) % kLineBytes == 0;
       const int64_t row_bytes = x.heads * rows.head_dim * kSize;
       const bool one_run =
@@ -121,7 +124,8 @@ class RotaryBySteps {
     const bool past_cache = rows.non_temporal && kPastCache;
     way_ = past_cache && stream ? Way::kStream : past_cache && lines ? Way::kLines : Way::kOrdinary;
     const int64_t rows_bytes = std::max<int64_t>(count_ * rows.head_dim * kSize, 1);
-    rows_ahead_ = std::max<int64_t>(kSharingAheadBytes / rows_bytes, 1);
+    const int64_t rows_ahead = std::max<int64_t>(kSharingAheadBytes / rows_bytes, 1);
+    for (int i = 0; i < count_; ++i) later_[i] = in_[i] + rows_ahead * in_steps_[i];
   }
 
   template <Way kWay>
@@ -146,23 +150,23 @@ class RotaryBySteps {
   template <Way kWay>
   HWY_ATTR HWY_INLINE void rotate_row(const RotaryArgs& rows, const typename Angles::Scales& scales,
                                       const uint64_t* phases) {
-    const D d;
-    T* to[kMostSharing];
-    std::copy_n(out_, count_, to);
-    if constexpr (kWay == Way::kLines) place_lines(rows, to);
+    T* placed[kMostSharing];
+    T* const* to = out_;
+    if constexpr (kWay == Way::kLines) {
+      place_lines(rows, placed);
+      to = placed;
+    }
     const int64_t pairs = rows.pairs, far = rows.half_block;
     const int count = count_;
-    int64_t dim = 0;
-    for (int64_t group = 0; group < pairs; group += kGroup, dim += kGroupDims) {
-      hn::Vec<D> c[Vectors::kVectors], s[Vectors::kVectors];
-      angles_.phase_group(d, phases + group, scales, c, s);
-      const Vectors angles(c, s);
-      int head = 0;
-      for (; head + 2 <= count; head += 2) rotate_group<kWay, 2>(head, dim, far, to, angles);
-      if (head < count) rotate_group<kWay, 1>(head, dim, far, to, angles);
+    int64_t group = 0, dim = 0;
+    for (; group + kTogether * kGroup <= pairs; group += kTogether * kGroup) {
+      rotate_groups<kWay, kTogether>(phases + group, scales, dim, far, to, count);
+      dim += kTogether * kGroupDims;
     }
+    if (group < pairs) rotate_groups<kWay, 1>(phases + group, scales, dim, far, to, count);
     for (int head = 0; head < count; ++head) {
       in_[head] += in_steps_[head];
+      later_[head] += in_steps_[head];
       out_[head] += out_steps_[head];
     }
   }
@@ -174,39 +178,64 @@ class RotaryBySteps {
       const int heads = static_cast<int>(rows.tensors[i].heads);
       if (heads == 0) continue;
       const int64_t bytes = heads * rows.head_dim * kSize;
-      T* place = reinterpret_cast<T*>(writers_[i].place(reinterpret_cast<char*>(to[at]), bytes));
+      T* place = reinterpret_cast<T*>(writers_[i].place(reinterpret_cast<char*>(out_[at]), bytes));
       for (const int end = at + heads; at < end; ++at, place += rows.head_dim) to[at] = place;
     }
   }
 
-  // Of kCount heads: all reads before all writes, for the reason that rotary_runs-inl.h has.
-  template <Way kWay, int kCount>
-  HWY_ATTR HWY_INLINE void rotate_group(int head, int64_t dim, int64_t far, T* const* to,
-                                        const Vectors& angles) const {
+  template <Way kWay, int kGroups>
+  HWY_ATTR HWY_INLINE void rotate_groups(const uint64_t* phases,
+                                         const typename Angles::Scales& scales, int64_t dim,
+                                         int64_t far, T* const* to, int count) {
+    constexpr int kHeads = 2 / kTogether;
+    const D d;
+    hn::Vec<D> c[kGroups * Vectors::kVectors], s[kGroups * Vectors::kVectors];
+    unrolled<kGroups>([&](auto i) POSENC_INLINED {
+      constexpr int kFirst = i * Vectors::kVectors;
+      angles_.phase_group(d, phases + i * kGroup, scales, c + kFirst, s + kFirst);
+    });
+    int head = 0;
+    for (; head + kHeads <= count; head += kHeads) {
+      rotate_heads<kWay, kGroups, kHeads>(head, dim, far, to, c, s);
+    }
+    if (head < count) rotate_heads<kWay, kGroups, 1>(head, dim, far, to, c, s);
+  }
+
+  // All reads before all writes, for the reason that rotary_runs-inl.h has.
+  template <Way kWay, int kGroups, int kHeads>
+  HWY_ATTR HWY_INLINE void rotate_heads(int head, int64_t dim, int64_t far, T* const* to,
+                                        const hn::Vec<D>* c, const hn::Vec<D>* s) const {
     constexpr Store kStore = kWay == Way::kStream ? Store::kStream : Store::kOrdinary;
     const D d;
-    typename Row::template Group<D> numbers[kCount];
-    unrolled<kCount>([&](auto j) POSENC_INLINED {
-      const T* const group = in_[head + j] + dim;
-      const T* const later = group + rows_ahead_ * in_steps_[head + j];
-      for (int64_t at = 0; at < kGroupDims; at += kLineBytes / kSize) {
+    typename Row::template Group<D> numbers[kGroups * kHeads];
+    unrolled<kHeads>([&](auto j) POSENC_INLINED {
+      const T* const in = in_[head + j] + dim;
+      const T* const later = later_[head + j] + dim;
+      for (int64_t at = 0; at < kGroups * kGroupDims; at += kLineBytes / kSize) {
         prefetch_later(later + at);
         if (!Row::kNeighboursIn) prefetch_later(later + far + at);
       }
-      numbers[j].read(d, group, group + far);
+      unrolled<kGroups>([&](auto i) POSENC_INLINED {
+        const T* const group = in + i * kGroupDims;
+        numbers[j * kGroups + i].read(d, group, group + far);
+      });
     });
-    unrolled<kCount>([&](auto j) POSENC_INLINED {
-      T* const out = to[head + j] + dim;
-      Row::template rotate<kStore, kRounding>(d, numbers[j], out, out + far, angles);
+    unrolled<kHeads>([&](auto j) POSENC_INLINED {
+      unrolled<kGroups>([&](auto i) POSENC_INLINED {
+        constexpr int kFirst = i * Vectors::kVectors;
+        T* const out = to[head + j] + dim + i * kGroupDims;
+        Row::template rotate<kStore, kRounding>(d, numbers[j * kGroups + i], out, out + far,
+                                                Vectors(c + kFirst, s + kFirst));
+      });
     });
   }
 
   Angles angles_;
   Way way_;
-  int64_t rows_ahead_;
-  // Heads that share angles, of the next row; and from row to row.
+  // Heads that share angles, of the next row and of one that is requested; and from row to row.
   int count_ = 0;
   const T* in_[kMostSharing];
+  const T* later_[kMostSharing];
   T* out_[kMostSharing];
   int64_t in_steps_[kMostSharing], out_steps_[kMostSharing];
   LineWriter writers_[2];

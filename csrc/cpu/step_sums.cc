@@ -2,16 +2,15 @@
 //
 //   steps of a token  p0 p1 p2 ...      sums  += turns(step), and there is the token's phase
 //
-// A step of float32 or less becomes turns in float64. 1 / (2 pi) times 2^64 is cut into three
-// parts, so that step times one of the first two is exact:
+// A step of float32 or less becomes turns in float64. 1 / (2 pi) times 2^64 is a float64 c1 and a
+// rest c2. The product with c1 is a float64 p and what that lacks, exactly:
 //
-//   step * c1   whole numbers of 2^32, and below them whole numbers and a rest
-//   step * c2                                      whole numbers and a rest
-//   step * c3                                                        a rest
+//   p                            whole numbers of 2^32, and below them whole numbers and a rest
+//   step * c1 - p + step * c2                                                           a rest
 //
-// The three rests are rounded together, once. Their sum is off by less than 2^-37 there, and no
-// float32 from 2^-64 to 2^8 comes nearer than 2^-31 to the middle between two integers (all were
-// tried: benchmarks/studies/turns_of_steps.py): so it is the nearest integer, bit for bit what
+// Both rests are rounded together, once. Their sum is off by less than 2^-35 there, and no float32
+// from 2^-64 to 2^8 comes nearer than 2^-31 to the middle between two integers (all were tried:
+// benchmarks/studies/turns_of_steps.py): so it is the nearest integer, bit for bit what
 // core/phase.h has. Larger steps and float64 go its way.
 //
 // A step of 16 bits has at most 11 of them in its number, so that step times 42 bits is exact and
@@ -47,37 +46,51 @@ uint64_t turns_of(T step) {
   }
 }
 
+// Added to a number below 2^51, kMagic leaves the nearest integer in the lowest bits. kHighMagic
+// leaves the nearest multiple of 2^32, and takes away there what the bits of kMagic add.
+constexpr double kMagic = 0x1.8p52;
+constexpr double kHighMagic = 0x1.8p84 + 0xbcc80000 * 0x1p32;
+
+// 2^64 / (2 pi) is kTurns and kTurnsRest; kTurns is kTurnsHigh, of 27 bits, and kTurnsLow.
+constexpr double kTurns = 0x1.45f306dc9c883p+61, kTurnsRest = -0x1.6b01ec5417056p+7;
+constexpr double kTurnsHigh = 683565272.0 * 0x1p32, kTurnsLow = kTurns - kTurnsHigh;
+
+// What `product` lacks of step * kTurns, exactly, for steps of at most 24 bits.
+template <class D>
+HWY_INLINE hn::Vec<D> product_lacks(D d, hn::Vec<D> step, hn::Vec<D> product) {
+#if HWY_NATIVE_FMA
+  return hn::MulSub(step, hn::Set(d, kTurns), product);
+#else  // both products are exact, and so is each sum
+  const auto high = hn::Sub(hn::Mul(step, hn::Set(d, kTurnsHigh)), product);
+  return hn::Add(high, hn::Mul(step, hn::Set(d, kTurnsLow)));
+#endif
+}
+
 // Turns times 2^64 of steps of at most 24 bits, below kMostOnVectors.
 template <class D>
 HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> turns_of(D d, hn::Vec<D> step) {
   const hn::RebindToUnsigned<D> du;
-  // Added to a number below 2^51 it leaves the nearest integer in the lowest bits, and the other
-  // the nearest multiple of 2^32.
-  const auto magic = hn::Set(d, 0x1.8p52), high_magic = hn::Set(d, 0x1.8p84);
-  const auto c1 = hn::Set(d, 683565272.0 * 0x1p32), c2 = hn::Set(d, 15360656640.0);
-  const auto high = hn::MulAdd(step, c1, high_magic);
-  const auto below = hn::MulSub(step, c1, hn::Sub(high, high_magic));  // exact
-  const auto below_whole = hn::Round(below);
-  const auto middle_whole = hn::Round(hn::Mul(step, c2));
-  const auto middle_rest = hn::MulSub(step, c2, middle_whole);  // exact
-  const auto c3 = hn::Set(d, 0x1.29fc2757d1f53p+6);
-  const auto rest = hn::Add(hn::MulAdd(step, c3, hn::Sub(below, below_whole)), middle_rest);
-  const auto low = hn::Add(hn::Add(below_whole, middle_whole), hn::Round(rest));
-  return hn::Add(hn::ShiftLeft<32>(hn::BitCast(du, high)),
-                 hn::Sub(hn::BitCast(du, hn::Add(low, magic)), hn::BitCast(du, magic)));
+  const auto magic = hn::Set(d, kMagic), high_magic = hn::Set(d, kHighMagic);
+  const auto product = hn::Mul(step, hn::Set(d, kTurns));
+  const auto lacks = hn::MulAdd(step, hn::Set(d, kTurnsRest), product_lacks(d, step, product));
+  const auto high = hn::Add(product, high_magic);
+  const auto below = hn::Sub(product, hn::Sub(high, high_magic));  // exact
+  const auto whole = hn::Add(below, magic);
+  const auto rest = hn::Sub(below, hn::Sub(whole, magic));  // exact
+  const auto low = hn::Add(whole, hn::Add(rest, lacks));
+  return hn::Add(hn::ShiftLeft<32>(hn::BitCast(du, high)), hn::BitCast(du, low));
 }
 
 // The same of steps of at most 11 bits.
 template <class D>
 HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> turns_of_short(D d, hn::Vec<D> step) {
   const hn::RebindToUnsigned<D> du;
-  const auto magic = hn::Set(d, 0x1.8p52), high_magic = hn::Set(d, 0x1.8p84);
+  const auto magic = hn::Set(d, kMagic), high_magic = hn::Set(d, kHighMagic);
   const auto c1 = hn::Set(d, 2799883368761.0 * 0x1p20), c2 = hn::Set(d, 0x1.054a7f09d5f48p+16);
   const auto high = hn::MulAdd(step, c1, high_magic);
   const auto below = hn::MulSub(step, c1, hn::Sub(high, high_magic));  // exact
   const auto low = hn::Add(hn::MulAdd(step, c2, below), magic);
-  return hn::Add(hn::ShiftLeft<32>(hn::BitCast(du, high)),
-                 hn::Sub(hn::BitCast(du, low), hn::BitCast(du, magic)));
+  return hn::Add(hn::ShiftLeft<32>(hn::BitCast(du, high)), hn::BitCast(du, low));
 }
 
 // Neighboring columns of a token.
@@ -106,35 +119,53 @@ HWY_INLINE void add(uint64_t turns, uint64_t& sum, uint64_t* phase) {
 }
 
 template <typename T, Sum kSum>
+HWY_NOINLINE void add_one_by_one(const T* steps, int64_t count, uint64_t* sums, uint64_t* phases) {
+  for (int64_t i = 0; i < count; ++i) add<kSum>(turns_of(steps[i]), sums[i], phases + i);
+}
+
+// Whole vectors, up to one with a step for which they are not exact: how many columns that is. It
+// calls nothing, so that constants stay in registers.
+template <typename T, Sum kSum>
+HWY_NOINLINE HWY_ATTR int64_t add_vectors(const T* steps, int64_t count, uint64_t* sums,
+                                          uint64_t* phases) {
+  const hn::ScalableTag<float> d;
+  const hn::ScalableTag<double> d64;
+  const hn::RebindToUnsigned<decltype(d64)> du64;
+  const hn::Half<decltype(d)> half;
+  const int64_t step = lanes(d), wide = lanes(d64);
+  const auto turns = [&](hn::Vec<decltype(half)> some) HWY_ATTR {
+    const auto wide_steps = hn::PromoteTo(d64, some);
+    if constexpr (sizeof(T) == 2) {
+      return turns_of_short(d64, wide_steps);
+    } else {
+      return turns_of(d64, wide_steps);
+    }
+  };
+  int64_t i = 0;
+  for (; i + step <= count; i += step) {
+    const auto radians = load(d, steps + i);
+    if (!hn::AllTrue(d, hn::Lt(hn::Abs(radians), hn::Set(d, kMostOnVectors)))) break;
+    const auto low = turns(hn::LowerHalf(half, radians));
+    const auto high = turns(hn::UpperHalf(half, radians));
+    add<kSum>(du64, low, sums + i, phases + i);
+    add<kSum>(du64, high, sums + i + wide, phases + i + wide);
+  }
+  return i;
+}
+
+template <typename T, Sum kSum>
 HWY_ATTR void sum_columns(const T* steps, int64_t count, uint64_t* sums, uint64_t* phases) {
   int64_t i = 0;
   if constexpr (sizeof(T) != 8) {
-    const hn::ScalableTag<float> d;
-    const hn::ScalableTag<double> d64;
-    const hn::RebindToUnsigned<decltype(d64)> du64;
-    const hn::Half<decltype(d)> half;
-    const int64_t step = lanes(d), wide = lanes(d64);
-    for (; i + step <= count; i += step) {
-      const auto radians = load(d, steps + i);
-      if (!hn::AllTrue(d, hn::Lt(hn::Abs(radians), hn::Set(d, kMostOnVectors)))) {
-        for (int64_t j = i; j < i + step; ++j) add<kSum>(turns_of(steps[j]), sums[j], phases + j);
-        continue;
-      }
-      const auto turns = [&](hn::Vec<decltype(half)> some) HWY_ATTR {
-        const auto wide_steps = hn::PromoteTo(d64, some);
-        if constexpr (sizeof(T) == 2) {
-          return turns_of_short(d64, wide_steps);
-        } else {
-          return turns_of(d64, wide_steps);
-        }
-      };
-      const auto low = turns(hn::LowerHalf(half, radians));
-      const auto high = turns(hn::UpperHalf(half, radians));
-      add<kSum>(du64, low, sums + i, phases + i);
-      add<kSum>(du64, high, sums + i + wide, phases + i + wide);
+    const int64_t step = lanes(hn::ScalableTag<float>());
+    while (i + step <= count) {
+      i += add_vectors<T, kSum>(steps + i, count - i, sums + i, phases + i);
+      if (i + step > count) break;
+      add_one_by_one<T, kSum>(steps + i, step, sums + i, phases + i);
+      i += step;
     }
   }
-  for (; i < count; ++i) add<kSum>(turns_of(steps[i]), sums[i], phases + i);
+  add_one_by_one<T, kSum>(steps + i, count - i, sums + i, phases + i);
 }
 
 template <typename T, Sum kSum>
@@ -177,8 +208,16 @@ HWY_ATTR bool are_angles(const StepBlock& block) {
     const T* from = static_cast<const T*>(block.steps) + token * block.token_stride;
     for (int64_t head = 0; head < heads; ++head, from += block.head_stride) {
       int64_t i = 0;
-      for (; neighbors && i + lanes(d) <= pairs; i += lanes(d)) {  // false of NaN, too
-        if (!hn::AllTrue(d, hn::Le(hn::Abs(load(d, from + i)), most))) return false;
+      const auto good = [&](int64_t at) HWY_ATTR {  // false of NaN, too
+        return hn::Le(hn::Abs(load(d, from + at)), most);
+      };
+      for (; neighbors && i + 4 * lanes(d) <= pairs; i += 4 * lanes(d)) {
+        const auto first = hn::And(good(i), good(i + lanes(d)));
+        const auto last = hn::And(good(i + 2 * lanes(d)), good(i + 3 * lanes(d)));
+        if (!hn::AllTrue(d, hn::And(first, last))) return false;
+      }
+      for (; neighbors && i + lanes(d) <= pairs; i += lanes(d)) {
+        if (!hn::AllTrue(d, good(i))) return false;
       }
       for (; i < pairs; ++i) {
         const Real<T> step = convert<false, Real<T>>(from[i * block.pair_stride]);
