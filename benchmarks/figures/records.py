@@ -88,10 +88,13 @@ def origins_text(figures: Figures) -> str:
 
 
 def _conditions(figures: Figures) -> tuple[Any, ...]:
-    """What all cases of a file have in common."""
+    """What all cases of a file have in common.
+
+    Caches too: a virtual machine may give processors of several generations one name.
+    """
     machine = figures["machine"]
     used = machine["posenc_native"]["SIMD target in use"]
-    return machine["cpu"], machine["cores"], used, figures["quick"]
+    return machine["cpu"], machine["cores"], machine["caches"], used, figures["quick"]
 
 
 def merged(recorded: Figures | None, figures: Figures) -> Figures:

@@ -64,7 +64,9 @@ def test_cases_that_ran_take_the_places_of_those_recorded():
     assert records.merged(None, again) == again
 
 
-@pytest.mark.parametrize("other", [{"cpu": "Another"}, {"cores": 4}, {"used": "AVX2"}])
+@pytest.mark.parametrize(
+    "other", [{"cpu": "Another"}, {"cores": 4}, {"caches": {"L1": 49152}}, {"used": "AVX2"}]
+)
 def test_another_machine_is_not_merged(other):
     with pytest.raises(ValueError, match="not the same machine"):
         records.merged(figures(case("a", ours("out=", 1.0))), figures(**other))
