@@ -127,6 +127,19 @@ OPERATIONS = {
             np.arange(k.shape[2]) if keys.shape[2] else np.full(k.shape[2], -1), norm=True,
         ),
     ),
+    "selective_rotary_qk": Operation(
+        "selective_rotary_qk",
+        {"q": ("bshd", "real"), "k": ("bshd", "real"), "steps": ("bshP", "real")},
+        lambda q, k, steps: pn.selective_rotary_qk(q, k, steps, layout="bshd"),
+    ),
+    # Of whole vectors of pairs, at larger sizes: these go in one pass.
+    "selective_rotary_qk in place": Operation(
+        "selective_rotary_qk",
+        {"q": ("bshd", "inplace"), "k": ("bshd", "inplace"), "steps": ("bshP", "real")},
+        lambda q, k, steps: pn.selective_rotary_qk(
+            q, k, steps[..., :24], layout="bshd", inplace=True
+        ),
+    ),
     "rotary_tables": Operation(
         "rotary_tables",
         {"positions": ("As", "integer"), "inv_freq": ("P", "float64"),
