@@ -29,7 +29,7 @@ def test_every_target_has_the_numbers_of_the_widest(name):
                 actual = _results(operation, dtype, sizes, target)
                 for ours, wanted in zip(actual, expected, strict=True):
                     compared += 1
-                    if target not in UNFUSED:
+                    if target not in UNFUSED or ours.dtype == np.int64:  # phases are exact
                         assert_same_bits(ours, wanted)
                     else:
                         _assert_near(ours, wanted)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from oracle import DTYPES
 
 import posenc_native as pn
 
@@ -48,15 +49,16 @@ def test_each_step_is_rounded_once(dtype: str, backend: str) -> None:
     assert pn.selective.accumulated_phases(steps[:, None], axis=1)[:, 0].tolist() == expected
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_every_step_of_16_bits(dtype: str) -> None:
-    """On vectors they become turns by fewer parts than float32."""
-    torch = pytest.importorskip("torch")
-    steps = torch.arange(-(2**15), 2**15, dtype=torch.int16).view(getattr(torch, dtype))
-    steps = steps[steps.double().abs() <= 2.0**31]
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_every_step_of_16_bits_and_many_of_32(dtype: str, target: str) -> None:
+    """As neighbors: on vectors they become turns by products in float64."""
+    steps = np.arange(-(2**15), 2**15, dtype=np.int16)
+    steps = steps_of(dtype, 60000) if dtype == "float32" else steps.view(DTYPES[dtype])
+    with np.errstate(invalid="ignore"):  # signaling NaN
+        steps = steps[np.abs(steps.astype(np.float64)) <= 2.0**31]
     rows = steps[: len(steps) // 64 * 64].reshape(1, -1)
     found = pn.selective.accumulated_phases(rows, axis=0)[0]
-    assert found.tolist() == [wrapped(turns(step)) for step in rows[0].double()]
+    assert found.tolist() == [wrapped(turns(step)) for step in rows[0].astype(np.float64)]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])

@@ -196,16 +196,18 @@ def test_one_pass_has_the_bits_of_its_parts(data: Any) -> None:
     np.testing.assert_array_equal(after, last)
 
 
-@NEEDS_NATIVE
 @pytest.mark.parametrize("past_the_cache", [False, True])
 @pytest.mark.parametrize("pairing", ["half", "interleaved"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_one_pass_has_the_bits_of_phases_in_memory(
-    dtype: str, pairing: str, past_the_cache: bool
+    dtype: str, pairing: str, past_the_cache: bool, target: str
 ) -> None:
-    """Steps that are no neighbors have phases in memory. Results lie at any address."""
+    """Steps that are no neighbors have phases in memory. Results lie at any address.
+
+    24 and 48 pairs leave a group of vectors alone where two go together.
+    """
     sharing = [(1, 1), (4, 1), (5, 2), (17, 1), (3, None), (None, 1), (0, 2), (2, 0)]
-    for (of_q, of_k), heads, pairs in itertools.product(sharing, (1, 3), (32, 64)):
+    for (of_q, of_k), heads, pairs in itertools.product(sharing, (1, 3), (24, 48, 64)):
         names = [None if n is None else (2, 19, n * heads, 2 * pairs) for n in (of_q, of_k)]
         tensors = [
             None if shape is None else rng.standard_normal(shape).astype(DTYPES[dtype])
@@ -345,6 +347,17 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "one out": ({"out": (np.ones(3),)}, TypeError, "out: expected a pair"),
     "a bool as out": ({"out": True}, TypeError, "out: expected a pair .*, got bool"),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_a_step_that_is_no_angle_is_seen_at_any_place(dtype: str, backend: str) -> None:
+    q, steps = (np.ones((1, 1, 1, n), DTYPES[dtype]) for n in (280, 140))
+    for place, wrong in itertools.product(range(140), (np.nan, -(2.0**32))):
+        steps[..., place] = wrong
+        with pytest.raises(ValueError, match="steps: expected finite"):
+            pn.selective_rotary_qk(q, None, steps)
+        steps[..., place] = 2.0**31
+    pn.selective_rotary_qk(q, None, steps)
 
 
 @pytest.mark.parametrize("tensors", [False, True])
