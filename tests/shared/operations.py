@@ -140,6 +140,10 @@ OPERATIONS = {
             q, k, steps[..., :24], layout="bshd", inplace=True
         ),
     ),
+    "accumulated_phases": Operation(
+        "accumulated_phases", {"steps": ("bsP", "real"), "state": ("bP", "integer")},
+        lambda steps, state: pn.selective.accumulated_phases(steps, axis=1, state=state),
+    ),
     "rotary_tables": Operation(
         "rotary_tables",
         {"positions": ("As", "integer"), "inv_freq": ("P", "float64"),
