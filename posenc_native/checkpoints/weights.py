@@ -408,5 +408,6 @@ def _sum_of_random_pairs(links: npt.NDArray[np.float64]) -> tuple[float, float]:
 def _numbers(function: str, argument: str, values: Any) -> npt.NDArray[np.float64]:
     """An array or tensor of any floats as float64."""
     if is_tensor(values):
+        arguments.check_memory(function, argument, values)
         values = values.detach().cpu().double().numpy()
     return arguments.as_numbers(function, argument, values)

@@ -109,20 +109,6 @@ def same_device(function: str, x: Tensor, **others: Tensor | None) -> None:
             wrong_value(function, name, f"a tensor on {x.device}", tensor.device)
 
 
-def check_memory(function: str, name: str, tensor: Tensor) -> None:
-    """ValueError unless there is memory for the elements: operations of torch would read it."""
-    if tracing():  # first: torch.compile refuses to read some attributes in a backward pass
-        return
-    plain = type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
-    if not plain or not tensor.is_cpu or tensor.is_nested or not tensor.numel():
-        return
-    last = sum(s * (n - 1) for s, n in zip(tensor.stride(), tensor.shape, strict=True))
-    needed = (tensor.storage_offset() + last + 1) * tensor.element_size()
-    if (size := tensor.untyped_storage().nbytes()) < needed:
-        got = f"{size} bytes" if size else "one that has been freed"
-        wrong_value(function, name, f"a storage of at least {needed} bytes", got)
-
-
 def composable(function: str, **tensors: Tensor | None) -> None:
     """ValueError unless all are on the device of the first, with memory for their elements.
 
@@ -134,7 +120,8 @@ def composable(function: str, **tensors: Tensor | None) -> None:
             continue
         if tensor.device != device:
             wrong_value(function, name, f"a tensor on {device}", tensor.device)
-        check_memory(function, name, tensor)
+        if not tracing():
+            arguments.check_memory(function, name, tensor)
 
 
 def table_dtype(function: str, dtype: Any, out: Tensor | None) -> torch.dtype:

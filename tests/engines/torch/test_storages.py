@@ -60,14 +60,18 @@ def test_memory_that_was_freed_is_neither_read_nor_written(name, left, subtests)
             operation.call(**tensors)
 
 
-def test_compositions_read_no_freed_memory(backend):
-    phases, table = torch.ones(3, 8, dtype=torch.int64), torch.ones(32, 4)
+def test_nothing_else_reads_freed_memory(backend):
+    """Compositions, parameters that become arrays of NumPy, weights."""
+    numbers, phases = torch.ones(32, 8), torch.ones(3, 8, dtype=torch.int64)
+    inv_freq = torch.ones(4, dtype=torch.float64)
+    for tensor in (numbers, phases, inv_freq):
+        tensor.untyped_storage().resize_(0)
     calls = {
         "phases": lambda: pn.selective.phase_tables(phases),
-        "table": lambda: pn.relative.t5_diagonals(table, 9, 9, bidirectional=True),
+        "table": lambda: pn.relative.t5_diagonals(numbers, 9, 9, bidirectional=True),
+        "inv_freq": lambda: pn.Rotary(8, inv_freq=inv_freq),
+        "q_weight": lambda: pn.checkpoints.guess_pairing([(numbers, numbers)], 8),
     }
-    for tensor in (phases, table):
-        tensor.untyped_storage().resize_(0)
     for name, call in calls.items():
         with pytest.raises(ValueError, match=f": {name}: expected a storage of at least"):
             call()
