@@ -259,7 +259,7 @@ def is_tensor(value: object) -> bool:
 
 
 def check_memory(function: str, argument: str, tensor: Any) -> None:
-    """ValueError unless a tensor has memory for its elements: freed memory would be read."""
+    """ValueError unless a tensor has memory for its elements. Not for torch.compile to trace."""
     torch = sys.modules["torch"]
     plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
     if not plain or not tensor.is_cpu or tensor.is_nested or not tensor.numel():
