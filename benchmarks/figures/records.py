@@ -97,12 +97,21 @@ def _conditions(figures: Figures) -> tuple[Any, ...]:
     return machine["cpu"], machine["cores"], machine["caches"], used, figures["quick"]
 
 
+def _versions(before: dict[str, str | None], now: dict[str, str | None]) -> dict[str, str | None]:
+    """Of each package the versions of two runs, "1, 2" where both had it in different ones."""
+
+    def both(name: str) -> str | None:
+        versions = [*(before.get(name) or "").split(", "), now.get(name) or ""]
+        return ", ".join(filter(None, dict.fromkeys(versions))) or None
+
+    return {name: both(name) for name in before | now}
+
+
 def merged(recorded: Figures | None, figures: Figures) -> Figures:
     """Recorded figures, where there are any, with those of a run in place of what it ran again.
 
-    The machine is described as the run found it, with recorded versions of packages that the run
-    lacks; every case says when it was recorded. Another machine, or other instructions, is a
-    ValueError.
+    The machine is described as the run found it, with the versions of packages of both; every case
+    says when it was recorded. Another machine, or other instructions, is a ValueError.
     """
     if recorded is None:
         return figures
@@ -111,10 +120,8 @@ def merged(recorded: Figures | None, figures: Figures) -> Figures:
     before_all, now_all = with_origins(recorded), with_origins(figures)
     again = {case["case"]: case for case in now_all["cases"]}
     cases = [again.pop(case["case"], case) for case in before_all["cases"]]
-    packages = {
-        name: version for name, version in now_all["machine"]["packages"].items() if version
-    }
-    machine = {**now_all["machine"], "packages": before_all["machine"]["packages"] | packages}
+    packages = _versions(before_all["machine"]["packages"], now_all["machine"]["packages"])
+    machine = {**now_all["machine"], "packages": packages}
     return {**before_all, **now_all, "machine": machine, "cases": [*cases, *again.values()]}
 
 

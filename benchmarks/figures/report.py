@@ -78,7 +78,8 @@ def _huge_pages() -> str | None:
 def machine() -> dict[str, Any]:
     """Everything about this machine and its software that figures depend on."""
     commit = output("git", "rev-parse", "HEAD")
-    changed = output("git", "status", "--porcelain", "--untracked-files=no")
+    # Results of a run before this one change nothing that is timed.
+    changed = output("git", "status", "--porcelain", "--untracked-files=no", ":/", ":/!*/results/*")
     affinity = getattr(os, "sched_getaffinity", None)
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),

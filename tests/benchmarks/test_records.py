@@ -50,7 +50,7 @@ def test_cases_that_ran_take_the_places_of_those_recorded():
         ("a, 1 thread", 1e-3), ("b, 1 thread", 2e-3), ("c, 1 thread", 1e-3), ("d, 1 thread", 4e-3),
     ]  # fmt: skip
     assert both["accuracy"] == ["of before"]
-    packages = {"numpy": "2", "rare": "3"}  # this run has no package "rare"
+    packages = {"numpy": "1, 2", "rare": "3"}  # this run has no package "rare"
     assert both["machine"] == {**again["machine"], "packages": packages}
     assert records.origins_text(both).splitlines() == [
         f"recorded 2026-01-02, commit {'c' * 12}, 31 rounds: 2 cases, accuracy",
@@ -60,6 +60,7 @@ def test_cases_that_ran_take_the_places_of_those_recorded():
     third = records.merged(both, figures(case("c", ours("out=", 3.0)), date="2026-03-04T00:00:00"))
     days = [line.split()[1] for line in records.origins_text(third).splitlines()]
     assert days == ["2026-01-02,", "2026-02-03,", "2026-03-04,"]
+    assert third["machine"]["packages"]["numpy"] == "1, 2"
     assert times(before)["b, 1 thread"] == 1e-3
     assert records.merged(None, again) == again
 
