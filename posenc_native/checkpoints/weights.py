@@ -111,7 +111,9 @@ def permute_qk(
         array([0, 1, 2, 3, 4, 6, 5, 7])
     """
     function = "permute_qk"
-    if not is_tensor(weight):
+    if is_tensor(weight):
+        arguments.check_memory(function, "weight", weight)
+    else:
         weight = arguments.as_operand(function, "weight", weight)
     if source is None:
         if isinstance(to, str) and to not in PAIRINGS:

@@ -71,11 +71,8 @@ class Arrays:
 
             self.xp = torch
             device = self._common_device(tensors, None if device is None else torch.device(device))
-            if tensors:
-                from .following import tracing
-
-                for argument, tensor in tensors.items() if not tracing() else ():
-                    arguments.check_memory(function, argument, tensor)
+            for argument, tensor in tensors.items():
+                arguments.check_memory(function, argument, tensor)
         sharded = [t for t in tensors.values() if type(t).__name__ == "DTensor"]
         self._mesh: Any = sharded[0].device_mesh if sharded else None
         self.device = device

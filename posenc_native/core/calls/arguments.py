@@ -110,8 +110,7 @@ def as_array(function: str, argument: str, value: Any) -> np.ndarray[Any, Any]:
     exchanges = _has(value, "__dlpack__")
     if exchanges:
         _check_on_cpu(function, argument, value)
-    if is_tensor(value) and not sys.modules["torch"].compiler.is_compiling():
-        check_memory(function, argument, value)
+    check_memory(function, argument, value)
     try:
         if exchanges and not _has(value, *_READ_BY_NUMPY):
             return np.from_dlpack(value)
@@ -259,18 +258,19 @@ def is_tensor(value: object) -> bool:
 
 
 def check_memory(function: str, argument: str, tensor: Any) -> None:
-    """ValueError unless a tensor has memory for its elements. Not for torch.compile to trace."""
-    torch = sys.modules["torch"]
-    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
-    if not plain or not tensor.is_cpu or tensor.is_nested or not tensor.numel():
+    """ValueError for a tensor without memory for its elements; nothing while torch traces."""
+    torch = sys.modules.get("torch")
+    if torch is None or torch.compiler.is_compiling():
+        return
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or not tensor.is_cpu:
         return
     try:
         size = tensor.untyped_storage().nbytes()
-    except RuntimeError:  # one of torch.func, which has none
+        last = sum(s * (n - 1) for s, n in zip(tensor.stride(), tensor.shape, strict=True))
+    except RuntimeError:  # of torch.func or sparse, without a storage, or nested, without strides
         return
-    last = sum(s * (n - 1) for s, n in zip(tensor.stride(), tensor.shape, strict=True))
     needed = (tensor.storage_offset() + last + 1) * tensor.element_size()
-    if size < needed:
+    if size < needed and tensor.numel():
         got = f"{size} bytes" if size else "one that has been freed"
         wrong_value(function, argument, f"a storage of at least {needed} bytes", got)
 

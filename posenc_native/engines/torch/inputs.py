@@ -14,7 +14,6 @@ from posenc_native.core.calls.rotation import Rotation
 from posenc_native.core.calls.suggestions.vocabulary import value_hint
 from posenc_native.core.calls.views import PAIRINGS
 from posenc_native.engines.distances import Lengths
-from posenc_native.engines.following import tracing
 
 FLOAT_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 INTEGER_DTYPES = (
@@ -120,8 +119,7 @@ def composable(function: str, **tensors: Tensor | None) -> None:
             continue
         if tensor.device != device:
             wrong_value(function, name, f"a tensor on {device}", tensor.device)
-        if not tracing():
-            arguments.check_memory(function, name, tensor)
+        arguments.check_memory(function, name, tensor)
 
 
 def table_dtype(function: str, dtype: Any, out: Tensor | None) -> torch.dtype:

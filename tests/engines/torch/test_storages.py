@@ -70,6 +70,7 @@ def test_nothing_else_reads_freed_memory(backend):
         "phases": lambda: pn.selective.phase_tables(phases),
         "table": lambda: pn.relative.t5_diagonals(numbers, 9, 9, bidirectional=True),
         "inv_freq": lambda: pn.Rotary(8, inv_freq=inv_freq),
+        "weight": lambda: pn.checkpoints.permute_qk(numbers, 8, to="half"),
         "q_weight": lambda: pn.checkpoints.guess_pairing([(numbers, numbers)], 8),
     }
     for name, call in calls.items():
