@@ -113,6 +113,8 @@ def _query_factors(
     points = rotation.positions
     if points is None:
         points = arange(view.tokens, q)
+    arguments.check_position_dtype(function, "positions", points.dtype)
+    view.check_tokens(function, "positions", tuple(points.shape))
     return factors_along(values_of(norm), q, points, rotation.layout)
 
 

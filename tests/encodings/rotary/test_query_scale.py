@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rotating import computing
 from targets import CUDA_ON_HOST, NEEDS_CUDA_ON_HOST
 
 import posenc_native as pn
@@ -469,3 +470,16 @@ def test_compare_tells_it():
     found = pn.compare(config, other).differences
     assert [difference.field for difference in found] == ["query_scale"]
     assert "1 + 0.3 * ln(1 + floor(position / 16))" in str(pn.compare(config, other))
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "thd"])
+@pytest.mark.parametrize("shape", [(), (0, 2), (3,), (2, 2, 2)])
+def test_positions_of_other_shapes_are_refused(backend, layout, shape):
+    """Before their factors are computed, which cannot be given the axes of q."""
+    q, k = (x if layout == "bhsd" else x[0].swapaxes(0, 1) for x in made(tokens=5))
+    positions = np.zeros(shape, np.int64)
+    got = rf"apply_rotary_qk: positions: expected shape .*, got \[{', '.join(map(str, shape))}\]"
+    for case in ((q, k, positions), tuple(map(torch.from_numpy, (q, k, positions)))):
+        for engine in ("operators", "plain"):
+            with computing(engine), pytest.raises(ValueError, match=got):
+                pn.apply_rotary_qk(*case, ROPE, layout=layout)
