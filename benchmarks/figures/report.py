@@ -79,7 +79,8 @@ def machine() -> dict[str, Any]:
     """Everything about this machine and its software that figures depend on."""
     commit = output("git", "rev-parse", "HEAD")
     # Results of a run before this one change nothing that is timed.
-    changed = output("git", "status", "--porcelain", "--untracked-files=no", ":/", ":/!*/results/*")
+    sources = (":/", ":/!benchmarks/results")
+    changed = output("git", "status", "--porcelain", "--untracked-files=no", *sources)
     affinity = getattr(os, "sched_getaffinity", None)
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),

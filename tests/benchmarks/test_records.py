@@ -1,6 +1,8 @@
 """Files of results: what they are called, what is merged into them, pages made of them."""
 
 import re
+import shutil
+import subprocess
 
 import pytest
 
@@ -71,6 +73,22 @@ def test_cases_that_ran_take_the_places_of_those_recorded():
 def test_another_machine_is_not_merged(other):
     with pytest.raises(ValueError, match="not the same machine"):
         records.merged(figures(case("a", ours("out=", 1.0))), figures(**other))
+
+
+@pytest.mark.skipif(not shutil.which("git"), reason="needs git")
+def test_results_of_another_run_are_no_changes(tmp_path, monkeypatch):
+    """A record of AVX2 after one of AVX-512 is of the same sources."""
+    code, results = (tmp_path / "benchmarks" / name for name in ("figures/report.py", "results/x"))
+    for path in (code, results):
+        path.parent.mkdir(parents=True)
+        path.write_text("1")
+    as_someone = ("-c", "user.name=x", "-c", "user.email=x@y")
+    for command in (("init",), ("add", "."), (*as_someone, "commit", "--message", "x")):
+        subprocess.run(("git", *command), cwd=tmp_path, check=True, capture_output=True)
+    monkeypatch.setattr(report, "__file__", str(code))
+    for path, says in ((results, False), (code, True)):
+        path.write_text("2")
+        assert report.machine()["commit"].endswith(" and changes") == says
 
 
 def test_a_quick_run_is_not_merged_into_a_real_one():

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rotating import computing
 from targets import CUDA_ON_HOST, NEEDS_CUDA_ON_HOST
 
 import posenc_native as pn
@@ -480,6 +479,5 @@ def test_positions_of_other_shapes_are_refused(backend, layout, shape):
     positions = np.zeros(shape, np.int64)
     got = rf"apply_rotary_qk: positions: expected shape .*, got \[{', '.join(map(str, shape))}\]"
     for case in ((q, k, positions), tuple(map(torch.from_numpy, (q, k, positions)))):
-        for engine in ("operators", "plain"):
-            with computing(engine), pytest.raises(ValueError, match=got):
-                pn.apply_rotary_qk(*case, ROPE, layout=layout)
+        with pytest.raises(ValueError, match=got):
+            pn.apply_rotary_qk(*case, ROPE, layout=layout)
